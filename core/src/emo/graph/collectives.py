@@ -1,0 +1,281 @@
+"""Collectives across ranks: which ops belong together, and what that says about the clocks.
+
+A collective is one event of the whole group: it begins when the last participant arrives
+and lasts its wire time. What a rank spends in the kernel before that is waiting. Ranks are
+traced by different processes, often on different hosts, so their clocks are first aligned:
+in operations where every rank waits for every other, all ranks end together (within a few
+microseconds), and that is what the alignment uses.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from emo.graph.model import BuildReport
+from emo.trace.classify import CollectiveOp, classify_names
+from emo.trace.model import I64, Kind, Trace
+
+ROOTED_OPS = frozenset({CollectiveOp.BROADCAST, CollectiveOp.REDUCE})
+
+# Ranks end an all-reduce within microseconds of each other; farther apart they were not in the
+# same operation (or the clocks are off, which is a finding).
+SAME_END_NS = 50_000
+
+# A drift is only believed over a span in which it shows, and from enough collectives.
+_DRIFT_MIN_SPAN_NS = 500_000_000
+_DRIFT_MIN_MATCHES = 8
+_DRIFT_MIN_EFFECT_NS = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One rank's part in a collective: a row of its trace's ops."""
+
+    trace: int
+    row: int
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """GPU ops of different ranks that are the same collective."""
+
+    name: str
+    op: CollectiveOp
+    size: int  # of the group; -1 unknown
+    members: tuple[Member, ...]
+
+    @property
+    def aligns(self) -> bool:
+        """Every participant waits for every other, so they end together."""
+        return self.op not in ROOTED_OPS and len(self.members) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class ClockMap:
+    """Maps the clock of one trace to the common clock."""
+
+    offset_ns: int = 0
+    drift: float = 0.0
+    pivot_ns: int = 0
+
+    def apply(self, time_ns: I64) -> I64:
+        """Times on the common clock, int64, same shape."""
+        aligned = time_ns - np.int64(self.offset_ns)
+        if self.drift:
+            aligned = aligned - np.rint((time_ns - self.pivot_ns) * self.drift).astype(np.int64)
+        return aligned
+
+    def apply_one(self, time_ns: int) -> int:
+        """A single time on the common clock."""
+        return int(self.apply(np.array([time_ns], np.int64))[0])
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A communicating GPU op of one trace, with what is known of its identity."""
+
+    member: Member
+    op: CollectiveOp
+    name: str
+    group: str
+    group_size: int
+    sequence: int
+    bytes: int
+
+
+def _entries(index: int, trace: Trace) -> list[_Entry]:
+    ops = trace.ops
+    rows = np.flatnonzero((ops.kind == Kind.COLLECTIVE) | (ops.kind == Kind.P2P))
+    if len(rows) == 0:
+        return []
+    classes = classify_names(trace.names)
+    found = []
+    for row in rows.tolist():
+        group_id = int(ops.collective_group[row])
+        group = trace.groups[group_id] if 0 <= group_id < len(trace.groups) else None
+        found.append(
+            _Entry(
+                member=Member(index, row, int(ops.start_ns[row]), int(ops.end_ns[row])),
+                op=CollectiveOp(int(classes.collective_op[ops.name_id[row]])),
+                name=trace.names[ops.name_id[row]],
+                group=f"{group.name} {group.ranks}" if group else "",
+                group_size=group.size if group else -1,
+                sequence=int(ops.collective_seq[row]),
+                bytes=int(ops.bytes[row]),
+            )
+        )
+    return found
+
+
+def match_collectives(traces: Sequence[Trace]) -> list[Match]:
+    """Find which ops of different traces are the same collective.
+
+    By (group, sequence number) where recorded; else by order and operation within the same
+    group; else, without any group, by order among all communicating ops of the rank.
+    Returns matches with at least two members, ordered by the start of their first member.
+    """
+    if len(traces) < 2:
+        return []
+    by_key: dict[tuple[object, ...], list[_Entry]] = defaultdict(list)
+    anonymous: dict[int, list[_Entry]] = {}
+    for index, trace in enumerate(traces):
+        ordinal: Counter[tuple[str, CollectiveOp]] = Counter()
+        loose = []
+        for entry in _entries(index, trace):
+            if not entry.group:
+                loose.append(entry)
+            elif entry.sequence >= 0:
+                by_key[(entry.group, "sequence", entry.sequence, entry.op)].append(entry)
+            else:
+                by_key[(entry.group, "ordinal", entry.op, ordinal[entry.group, entry.op])].append(entry)
+                ordinal[entry.group, entry.op] += 1
+        if loose:
+            anonymous[index] = loose
+    groups = [_one_per_trace(entries) for entries in by_key.values()]
+    groups += _match_anonymous(anonymous)
+    matches = [_to_match(entries) for entries in groups if len(entries) > 1]
+    return sorted(matches, key=lambda match: min(m.start_ns for m in match.members))
+
+
+def _one_per_trace(entries: list[_Entry]) -> list[_Entry]:
+    first: dict[int, _Entry] = {}
+    for entry in entries:
+        first.setdefault(entry.member.trace, entry)
+    return [first[index] for index in sorted(first)]
+
+
+def _to_match(entries: Sequence[_Entry]) -> Match:
+    sizes = [entry.group_size for entry in entries]
+    return Match(entries[0].name, entries[0].op, max(sizes), tuple(entry.member for entry in entries))
+
+
+def _match_anonymous(by_trace: dict[int, list[_Entry]]) -> list[list[_Entry]]:
+    """Match by order. A rank whose window misses some ops is shifted to where most operations agree."""
+    if len(by_trace) < 2:
+        return []
+    reference = max(by_trace, key=lambda index: (len(by_trace[index]), -index))
+    sets: list[list[_Entry]] = [[entry] for entry in by_trace[reference]]
+    for index in sorted(by_trace):
+        if index == reference:
+            continue
+        shift = _best_shift(by_trace[reference], by_trace[index])
+        for position, entry in enumerate(by_trace[index]):
+            at = position + shift
+            if 0 <= at < len(sets) and sets[at][0].op == entry.op:
+                sets[at].append(entry)
+    return [sorted(entries, key=lambda entry: entry.member.trace) for entries in sets]
+
+
+def _best_shift(reference: list[_Entry], other: list[_Entry]) -> int:
+    spare = len(reference) - len(other)
+
+    def cost(shift: int) -> tuple[int, float, int]:
+        pairs = list(zip(reference[shift:], other, strict=False))
+        agree = sum(a.op == b.op and a.bytes == b.bytes for a, b in pairs)
+        ends = np.array([a.member.end_ns - b.member.end_ns for a, b in pairs], np.float64)
+        spread = float(np.median(np.abs(ends - np.median(ends)))) if len(ends) else 0.0
+        return -agree, spread, shift
+
+    return min(range(min(spare, 64) + 1), key=cost)
+
+
+def align_clocks(traces: Sequence[Trace], matches: Iterable[Match], report: BuildReport) -> list[ClockMap]:
+    """One :class:`ClockMap` per trace, so that all-wait collectives end together.
+
+    The first trace keeps its clock. Ends are compared by medians, so a few wrong matches do no harm.
+    """
+    usable = [match for match in matches if match.aligns]
+    offsets = _initial_offsets(len(traces), usable)
+    for index, offset in enumerate(offsets):
+        if offset is None:
+            report.findings.append(
+                f"{traces[index].path}: shares no collective with the other ranks; its clock is taken as it is"
+            )
+    offset = np.array([float(value or 0) for value in offsets])
+    if not usable:
+        return [ClockMap() for _ in traces]
+    base = usable[0].members[0].end_ns
+    ends = np.full((len(usable), len(traces)), np.nan)
+    for k, match in enumerate(usable):
+        for member in match.members:
+            ends[k, member.trace] = float(member.end_ns - base)
+    known = np.array([value is not None for value in offsets])
+    with np.errstate(all="ignore"):
+        for _ in range(20):
+            middle = np.nanmedian(ends - offset, axis=1, keepdims=True)
+            offset = np.where(known, np.nanmedian(ends - middle, axis=0), offset)
+    offset = np.where(np.isnan(offset), 0.0, offset)
+    offset -= offset[0]
+    maps = []
+    middle = np.nanmedian(ends - offset, axis=1)
+    for index in range(len(traces)):
+        residual = ends[:, index] - offset[index] - middle
+        drift, pivot = _drift(ends[:, index], residual)
+        maps.append(ClockMap(round(offset[index]), drift, pivot + base))
+        report.clock_offsets_ns[traces[index].rank if traces[index].rank >= 0 else index] = round(offset[index])
+    return maps
+
+
+def _initial_offsets(count: int, matches: Sequence[Match]) -> list[int | None]:
+    """Offsets along a spanning tree of ranks that share collectives; None if a rank shares none."""
+    differences: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for match in matches:
+        for a, b in itertools.combinations(match.members, 2):
+            differences[a.trace, b.trace].append(b.end_ns - a.end_ns)
+            differences[b.trace, a.trace].append(a.end_ns - b.end_ns)
+    offsets: list[int | None] = [None] * count
+    offsets[0] = 0
+    frontier = [0]
+    while frontier:
+        here = frontier.pop()
+        for (a, b), delta in differences.items():
+            if a == here and offsets[b] is None:
+                offsets[b] = (offsets[here] or 0) + int(np.median(delta))
+                frontier.append(b)
+    return offsets
+
+
+def _drift(end: np.ndarray, residual: np.ndarray) -> tuple[float, int]:
+    """Slope of a rank's residual over time, if it is real; else 0."""
+    use = ~np.isnan(residual)
+    if use.sum() < _DRIFT_MIN_MATCHES:
+        return 0.0, 0
+    time, error = end[use], residual[use]
+    span = float(np.ptp(time))
+    if span < _DRIFT_MIN_SPAN_NS:
+        return 0.0, 0
+    slope = float(np.polyfit(time - time.mean(), error, 1)[0])
+    corrected = error - slope * (time - time.mean())
+    if abs(slope) * span < _DRIFT_MIN_EFFECT_NS or np.abs(corrected).mean() > 0.8 * np.abs(error).mean():
+        return 0.0, 0
+    return slope, int(time.mean())
+
+
+def split_by_end(match: Match, maps: Sequence[ClockMap], *, trusted: bool) -> list[Match]:
+    """Members that did not end together were not in the same operation.
+
+    Without group metadata, ranks of different subgroups run look-alike collectives at the same
+    position. Members are clustered by their aligned ends; a cluster of one has no known peer.
+    Rooted operations and matches by recorded group are left whole.
+    """
+    if trusted or match.op in ROOTED_OPS:
+        return [match]
+    ordered = sorted(match.members, key=lambda member: maps[member.trace].apply_one(member.end_ns))
+    clusters: list[list[Member]] = [[ordered[0]]]
+    for before, member in itertools.pairwise(ordered):
+        gap = maps[member.trace].apply_one(member.end_ns) - maps[before.trace].apply_one(before.end_ns)
+        if gap > SAME_END_NS:
+            clusters.append([])
+        clusters[-1].append(member)
+    return [
+        Match(match.name, match.op, match.size, tuple(sorted(cluster, key=lambda member: member.trace)))
+        for cluster in clusters
+        if len(cluster) > 1
+    ]

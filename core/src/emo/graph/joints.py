@@ -1,0 +1,287 @@
+"""Communication as joint events: all ranks meet, pairs meet, or one side waits for the other.
+
+Whatever a rank spends in a communication kernel beyond the joint's own time is waiting for
+peers. It keeps the GPU busy, but it is no work: it must follow from the arrivals, never be
+replayed as a duration. Where a peer is not in the trace, its lateness is unknown: the least
+duration of the same operation stands for the wire time and the rest is a constant wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from emo.graph.collectives import SAME_END_NS, Match
+from emo.graph.context import Context, EdgeBlock, edges
+from emo.graph.marks import MarkSet
+from emo.graph.model import Collective, EdgeType, PointKind
+from emo.trace.classify import CollectiveOp
+from emo.trace.model import I64, Kind
+
+
+@dataclass(slots=True)
+class JointSet:
+    """Joint points (numbered after all others), their edges, and what ops keep of their own time.
+
+    ``wire_ns`` (per node): -1 a plain op, -2 an op whose end follows from edges of a joint,
+    else the wire time of a collective with absent peers. ``peer_wait_point``/``peer_wait_ns``
+    are the constant waits.
+    """
+
+    blocks: list[EdgeBlock]
+    wire_ns: I64
+    peer_wait_point: I64
+    peer_wait_ns: I64
+    time_ns: I64
+    kind: I64
+    node: I64
+    collectives: list[Collective]
+
+    def numbered(self, position: I64) -> list[Collective]:
+        """The collectives with their points in the final numbering."""
+        return [
+            Collective(
+                index=c.index,
+                name=c.name,
+                nodes=c.nodes,
+                start_point=int(position[c.start_point]),
+                end_point=int(position[c.end_point]),
+                wire_ns=c.wire_ns,
+                wait_ns_by_rank=c.wait_ns_by_rank,
+                residual_ns_by_rank=c.residual_ns_by_rank,
+                edge=c.edge,
+                rooted=c.rooted,
+            )
+            for c in self.collectives
+        ]
+
+
+@dataclass(slots=True)
+class _Builder:
+    context: Context
+    first_point: int
+    wire_ns: I64
+    src: dict[EdgeType, list[int]] = field(default_factory=dict)
+    dst: dict[EdgeType, list[int]] = field(default_factory=dict)
+    scaled: dict[EdgeType, list[int]] = field(default_factory=dict)
+    owner: dict[EdgeType, list[int]] = field(default_factory=dict)
+    time_ns: list[int] = field(default_factory=list)
+    kind: list[int] = field(default_factory=list)
+    node: list[int] = field(default_factory=list)
+    peer_wait: dict[int, int] = field(default_factory=dict)
+    collectives: list[Collective] = field(default_factory=list)
+    seen: set[int] = field(default_factory=set)  # ranks that have met others before
+
+    def edge(self, type: EdgeType, src: int, dst: int, scaled_ns: int = 0, owner: int = 0) -> None:
+        self.src.setdefault(type, []).append(src)
+        self.dst.setdefault(type, []).append(dst)
+        self.scaled.setdefault(type, []).append(scaled_ns)
+        self.owner.setdefault(type, []).append(owner)
+
+    def point(self, kind: PointKind, time_ns: int, joint: int) -> int:
+        self.kind.append(kind)
+        self.time_ns.append(time_ns)
+        self.node.append(joint)
+        return self.first_point + len(self.kind) - 1
+
+    def rank_of(self, node: int) -> int:
+        trace = int(self.context.table.nodes.trace[node])
+        rank = self.context.traces[trace].rank
+        return rank if rank >= 0 else trace
+
+    def blocks(self) -> list[EdgeBlock]:
+        return [
+            edges(
+                type,
+                np.array(self.src[type], np.int64),
+                np.array(self.dst[type], np.int64),
+                scaled_ns=np.array(self.scaled[type], np.int64),
+                owner=np.array(self.owner[type], np.int64),
+            )
+            for type in self.src
+        ]
+
+
+def make_joints(
+    context: Context, matches: Sequence[Match], marks: MarkSet, without: Iterable[EdgeType]
+) -> JointSet:
+    """Turn matches into joints; collectives without a match get the least wire time of their kind."""
+    table = context.table
+    skip = frozenset(without)
+    first = 2 * len(table.nodes) + 2 * len(table.threads) + len(marks.point)
+    builder = _Builder(context, first, np.full(len(table.nodes), -1, np.int64))
+    node_of = {
+        (trace, row): node
+        for node, (trace, row) in enumerate(zip(table.nodes.trace.tolist(), table.nodes.row.tolist(), strict=True))
+    } if matches else {}
+    for match in matches:
+        members = [node_of[m.trace, m.row] for m in match.members if (m.trace, m.row) in node_of]
+        if len(members) < 2 or _type_of(match) in skip:
+            continue
+        if match.op in (CollectiveOp.BROADCAST, CollectiveOp.REDUCE):
+            _rooted(builder, match, members)
+        else:
+            _all_wait(builder, match, members)
+    _absent_peers(builder)
+    points = sorted(builder.peer_wait)
+    return JointSet(
+        blocks=builder.blocks(),
+        wire_ns=builder.wire_ns,
+        peer_wait_point=np.array(points, np.int64),
+        peer_wait_ns=np.array([builder.peer_wait[point] for point in points], np.int64),
+        time_ns=np.array(builder.time_ns, np.int64),
+        kind=np.array(builder.kind, np.int64),
+        node=np.array(builder.node, np.int64),
+        collectives=builder.collectives,
+    )
+
+
+def _type_of(match: Match) -> EdgeType:
+    if match.op in (CollectiveOp.BROADCAST, CollectiveOp.REDUCE):
+        return EdgeType.ROOTED
+    return EdgeType.P2P if match.op == CollectiveOp.SEND_RECV and len(match.members) == 2 else EdgeType.COLLECTIVE
+
+
+def _all_wait(builder: _Builder, match: Match, members: list[int]) -> None:
+    """Every participant waits for every other: one start, one end, and each rank's residual."""
+    nodes, context = builder.context.table.nodes, builder.context
+    starts = nodes.start_ns[members]
+    ends = nodes.end_ns[members]
+    arrived, done = int(starts.max()), int(ends.min())
+    if done < arrived:
+        # Some rank was through before the last one came: not the same operation, or clocks are off.
+        context.report.collectives_unmatched += 1
+        return
+    if int(ends.max()) - done > SAME_END_NS:
+        context.report.large_residuals += 1
+    type = _type_of(match)
+    joint = len(builder.collectives)
+    owner = 1 + len(context.table.threads) + len(nodes) + joint
+    start = builder.point(PointKind.JOINT_START, arrived, joint)
+    end = builder.point(PointKind.JOINT_END, done, joint)
+    absent = match.size > len(members)
+    wire = min(done - arrived, _least_wire(context, members)) if absent else done - arrived
+    builder.edge(type, start, end, wire, owner)
+    if absent:
+        builder.peer_wait[end] = done - arrived - wire
+    for node in members:
+        builder.wire_ns[node] = -2
+        builder.edge(type, 2 * node, start)
+        builder.edge(type, end, 2 * node + 1, int(nodes.end_ns[node]) - done, owner)
+    _report(builder, match, members, start, end, wire, arrived, done, rooted=False)
+
+
+def _rooted(builder: _Builder, match: Match, members: list[int]) -> None:
+    """Broadcast: receivers wait for the root. Reduce: the root waits for the others.
+
+    Traces do not name the root. In a broadcast it is the one that did not wait: the latest start
+    among those that started before every other one ended; in a reduce, the one that ended last.
+    """
+    nodes, context = builder.context.table.nodes, builder.context
+    starts, ends = nodes.start_ns[members], nodes.end_ns[members]
+    joint = len(builder.collectives)
+    if match.op == CollectiveOp.BROADCAST:
+        eligible = [i for i in range(len(members)) if starts[i] <= ends.min()]
+        root = max(eligible, key=lambda i: (int(starts[i]), -int(ends[i])))
+        waiting = [i for i in range(len(members)) if i != root]
+        sources = {i: [root, i] for i in waiting}
+        arrived = int(starts[root])
+    else:
+        root = int(np.argmax(ends))
+        waiting = [root]
+        sources = {root: list(range(len(members)))}
+        arrived = int(starts.max())
+    if any(int(ends[i]) < max(int(starts[j]) for j in sources[i]) for i in waiting):
+        context.report.collectives_unmatched += 1
+        return
+    for i in waiting:
+        node = members[i]
+        ready = max(int(starts[j]) for j in sources[i])
+        builder.wire_ns[node] = -2
+        for j in sources[i]:
+            owner = 1 + len(context.table.threads) + node
+            builder.edge(EdgeType.ROOTED, 2 * members[j], 2 * node + 1, int(ends[i]) - ready, owner)
+    wire = min(int(ends[i]) - max(int(starts[j]) for j in sources[i]) for i in waiting)
+    start = builder.point(PointKind.JOINT_START, arrived, joint)
+    builder.edge(EdgeType.ROOTED, 2 * members[root if match.op == CollectiveOp.BROADCAST else int(np.argmax(starts))], start)
+    end = builder.point(PointKind.JOINT_END, int(ends.max()), joint)
+    for node in members:
+        builder.edge(EdgeType.ROOTED, 2 * node + 1, end)
+    waits = {members[i]: max(0, max(int(starts[j]) for j in sources[i]) - int(starts[i])) for i in waiting}
+    _report(builder, match, members, start, end, wire, arrived, int(ends.min()), rooted=True, waits=waits)
+
+
+def _report(
+    builder: _Builder,
+    match: Match,
+    members: list[int],
+    start: int,
+    end: int,
+    wire_ns: int,
+    arrived_ns: int,
+    done_ns: int,
+    *,
+    rooted: bool,
+    waits: dict[int, int] | None = None,
+) -> None:
+    nodes = builder.context.table.nodes
+    ranks = {node: builder.rank_of(node) for node in members}
+    if waits is None:
+        waits = {node: arrived_ns - int(nodes.start_ns[node]) for node in members}
+    # The first meeting of a rank carries whatever differed when the capture opened.
+    edge = any(rank not in builder.seen for rank in ranks.values())
+    builder.seen.update(ranks.values())
+    builder.collectives.append(
+        Collective(
+            index=len(builder.collectives),
+            name=match.name,
+            nodes=tuple(members),
+            start_point=start,
+            end_point=end,
+            wire_ns=wire_ns,
+            wait_ns_by_rank={ranks[node]: waits.get(node, 0) for node in members},
+            residual_ns_by_rank={ranks[node]: int(nodes.end_ns[node]) - done_ns for node in members},
+            edge=edge,
+            rooted=rooted,
+        )
+    )
+
+
+def _least_wire(context: Context, members: Sequence[int]) -> int:
+    nodes = context.table.nodes
+    alike = _alike(context)
+    return min(
+        int((nodes.end_ns - nodes.start_ns)[alike == alike[node]].min()) for node in members
+    )
+
+
+def _alike(context: Context) -> I64:
+    """Number of the (trace, name, bytes) class of every communicating node; -1 for others."""
+    nodes = context.table.nodes
+    communicates = np.isin(nodes.kind, (Kind.COLLECTIVE, Kind.P2P))
+    rows = np.flatnonzero(communicates)
+    result = np.full(len(nodes), -1, np.int64)
+    names = np.array([context.traces[t].ops.name_id[r] for t, r in zip(nodes.trace[rows], nodes.row[rows], strict=True)])
+    if len(rows):
+        keys = np.stack([nodes.trace[rows].astype(np.int64), names.astype(np.int64), context.bytes[rows]], axis=1)
+        result[rows] = np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1)
+    return result
+
+
+def _absent_peers(builder: _Builder) -> None:
+    """Collectives of which only one rank is known: least duration of the same kind, rest waiting."""
+    context = builder.context
+    nodes = context.table.nodes
+    rows = np.flatnonzero(np.isin(nodes.kind, (Kind.COLLECTIVE, Kind.P2P)) & (builder.wire_ns == -1))
+    if len(rows) == 0:
+        return
+    group = _alike(context)[rows]
+    duration = (nodes.end_ns - nodes.start_ns)[rows]
+    least = np.full(int(group.max()) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(least, group, duration)
+    wire = least[group]
+    builder.wire_ns[rows] = wire
+    for node, wait in zip(rows.tolist(), (duration - wire).tolist(), strict=True):
+        builder.peer_wait[2 * node + 1] = wait
