@@ -1,12 +1,11 @@
-"""Types of the native module; see the C files for what each function does."""
+# Types of the native module; see the C files for what each function does.
 
 from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-class KinetoScanner:
-    """Opaque: a capsule."""
+class KinetoScanner: ...  # a capsule
 
 def kineto_new(
     categories: Mapping[str, int],
@@ -65,4 +64,7 @@ def toposort(
     hint: NDArray[np.int32],
     out_order: NDArray[np.int32],
     /,
+) -> int: ...
+def trace_back(
+    src: NDArray[np.int32], decided_by: NDArray[np.int32], point: int, out_points: NDArray[np.int32], /
 ) -> int: ...

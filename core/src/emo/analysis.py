@@ -85,7 +85,9 @@ def read_traces(paths: Sequence[str | PathLike[str]], progress: Progress | None 
     twice = sorted({rank for rank in ranks if ranks.count(rank) > 1})
     if twice:
         files = ", ".join(trace.path for trace in traces if trace.rank in twice)
-        raise InputError(f"{files}: rank {twice[0]} is given more than once; expected one file per rank of one job")
+        raise InputError(
+            f"{files}: rank {twice[0]} is given more than once; expected one file per rank of one job"
+        )
     return traces
 
 
@@ -177,7 +179,9 @@ def _quality_gate(graph: Graph, unexplained_ratio: float) -> tuple[int, tuple[st
         if failures:
             reasons.append(f"{trace.path}: {failures[0]} ({len(failures)} findings in {len(steps)} steps)")
     if unexplained_ratio > MAX_UNEXPLAINED_RATIO:
-        reasons.append(f"{unexplained_ratio:.1%} of the makespan is unexplained; at most {MAX_UNEXPLAINED_RATIO:.0%} is good")
+        reasons.append(
+            f"{unexplained_ratio:.1%} of the makespan is unexplained; at most {MAX_UNEXPLAINED_RATIO:.0%} is good"
+        )
     if recorded_step_time(graph).basis == "window":
         reasons.append("fewer than 3 iterations: the whole window is taken as the step")
     return complete, tuple(reasons)

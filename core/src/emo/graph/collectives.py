@@ -10,13 +10,14 @@ microseconds), and that is what the alignment uses.
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from emo.graph.model import BuildReport
+from emo.graph.model import F64, BuildReport
 from emo.trace.classify import CollectiveOp, classify_names
 from emo.trace.model import I64, Kind, Trace
 
@@ -192,13 +193,12 @@ def align_clocks(traces: Sequence[Trace], matches: Iterable[Match], report: Buil
     The first trace keeps its clock. Ends are compared by medians, so a few wrong matches do no harm.
     """
     usable = [match for match in matches if match.aligns]
-    offsets = _initial_offsets(len(traces), usable)
-    for index, offset in enumerate(offsets):
-        if offset is None:
+    tree = _initial_offsets(len(traces), usable)
+    for index, first_guess in enumerate(tree):
+        if first_guess is None:
             report.findings.append(
                 f"{traces[index].path}: shares no collective with the other ranks; its clock is taken as it is"
             )
-    offset = np.array([float(value or 0) for value in offsets])
     if not usable:
         return [ClockMap() for _ in traces]
     base = usable[0].members[0].end_ns
@@ -206,43 +206,52 @@ def align_clocks(traces: Sequence[Trace], matches: Iterable[Match], report: Buil
     for k, match in enumerate(usable):
         for member in match.members:
             ends[k, member.trace] = float(member.end_ns - base)
-    known = np.array([value is not None for value in offsets])
-    with np.errstate(all="ignore"):
-        for _ in range(20):
-            middle = np.nanmedian(ends - offset, axis=1, keepdims=True)
-            offset = np.where(known, np.nanmedian(ends - middle, axis=0), offset)
-    offset = np.where(np.isnan(offset), 0.0, offset)
-    offset -= offset[0]
-    maps = []
+    offset = _refine(np.array([float(guess or 0) for guess in tree]), ends)
     middle = np.nanmedian(ends - offset, axis=1)
-    for index in range(len(traces)):
+    maps = []
+    for index, trace in enumerate(traces):
         residual = ends[:, index] - offset[index] - middle
         drift, pivot = _drift(ends[:, index], residual)
         maps.append(ClockMap(round(offset[index]), drift, pivot + base))
-        report.clock_offsets_ns[traces[index].rank if traces[index].rank >= 0 else index] = round(offset[index])
+        report.clock_offsets_ns[trace.rank if trace.rank >= 0 else index] = round(offset[index])
     return maps
+
+
+def _refine(offset: F64, ends: F64) -> F64:
+    """Alternate between "when did each collective end" and "how far is each clock off", by medians.
+
+    ``ends`` is (collectives, traces), NaN where a trace takes no part.
+    """
+    alone = np.isnan(ends).all(axis=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # medians of ranks that share nothing
+        for _ in range(20):
+            middle = np.nanmedian(ends - offset, axis=1, keepdims=True)
+            offset = np.where(alone, offset, np.nanmedian(ends - middle, axis=0))
+    shifted: F64 = offset - offset[0]
+    return shifted
 
 
 def _initial_offsets(count: int, matches: Sequence[Match]) -> list[int | None]:
     """Offsets along a spanning tree of ranks that share collectives; None if a rank shares none."""
     differences: dict[tuple[int, int], list[int]] = defaultdict(list)
     for match in matches:
-        for a, b in itertools.combinations(match.members, 2):
-            differences[a.trace, b.trace].append(b.end_ns - a.end_ns)
-            differences[b.trace, a.trace].append(a.end_ns - b.end_ns)
+        for one, other in itertools.combinations(match.members, 2):
+            differences[one.trace, other.trace].append(other.end_ns - one.end_ns)
+            differences[other.trace, one.trace].append(one.end_ns - other.end_ns)
     offsets: list[int | None] = [None] * count
     offsets[0] = 0
     frontier = [0]
     while frontier:
         here = frontier.pop()
-        for (a, b), delta in differences.items():
-            if a == here and offsets[b] is None:
-                offsets[b] = (offsets[here] or 0) + int(np.median(delta))
-                frontier.append(b)
+        for (tail, head), delta in differences.items():
+            if tail == here and offsets[head] is None:
+                offsets[head] = (offsets[here] or 0) + int(np.median(delta))
+                frontier.append(head)
     return offsets
 
 
-def _drift(end: np.ndarray, residual: np.ndarray) -> tuple[float, int]:
+def _drift(end: F64, residual: F64) -> tuple[float, int]:
     """Slope of a rank's residual over time, if it is real; else 0."""
     use = ~np.isnan(residual)
     if use.sum() < _DRIFT_MIN_MATCHES:
@@ -251,8 +260,9 @@ def _drift(end: np.ndarray, residual: np.ndarray) -> tuple[float, int]:
     span = float(np.ptp(time))
     if span < _DRIFT_MIN_SPAN_NS:
         return 0.0, 0
-    slope = float(np.polyfit(time - time.mean(), error, 1)[0])
-    corrected = error - slope * (time - time.mean())
+    centred = time - time.mean()
+    slope = float((centred * error).sum() / (centred * centred).sum())
+    corrected = error - slope * centred
     if abs(slope) * span < _DRIFT_MIN_EFFECT_NS or np.abs(corrected).mean() > 0.8 * np.abs(error).mean():
         return 0.0, 0
     return slope, int(time.mean())

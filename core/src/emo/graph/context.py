@@ -32,7 +32,12 @@ class EdgeBlock:
     def only(self, keep: Bool) -> EdgeBlock:
         """The edges for which ``keep`` is true."""
         return EdgeBlock(
-            self.type, self.src[keep], self.dst[keep], self.lag_ns[keep], self.scaled_ns[keep], self.owner[keep]
+            self.type,
+            self.src[keep],
+            self.dst[keep],
+            self.lag_ns[keep],
+            self.scaled_ns[keep],
+            self.owner[keep],
         )
 
 
@@ -73,7 +78,9 @@ class Launched:
         launcher = nodes.launch[self.ops]
         thread = np.where(launcher >= 0, nodes.thread[np.maximum(launcher, 0)], -1)
         self._by_thread, self._by_thread_keys = self._grouped_values(self.ops, thread, nodes.sequence)
-        self._by_flow, self._by_flow_keys = self._grouped_values(self.ops, flow_of_thread[thread], nodes.sequence)
+        self._by_flow, self._by_flow_keys = self._grouped_values(
+            self.ops, flow_of_thread[thread], nodes.sequence
+        )
 
     def _grouped(self, group: I32, sequence: I64) -> tuple[I64, I64]:
         return self._grouped_values(self.ops, group[self.ops], sequence)
@@ -127,7 +134,9 @@ class Context:
     on_gpu: Bool
     recorded: Bool  # per node: its trace has synchronisation records
     queue_depth: int
-    blocked_until_ns: I64 = field(init=False)  # per node: when the last GPU op that a call waits for let it go
+    blocked_until_ns: I64 = field(
+        init=False
+    )  # per node: when the last GPU op that a call waits for let it go
 
     def __post_init__(self) -> None:
         self.blocked_until_ns = np.full(len(self.table.nodes), -(2**62), np.int64)
@@ -154,7 +163,11 @@ class Context:
 
 
 def make_context(
-    traces: Sequence[Trace], table: NodeTable, report: BuildReport, queue_depth: int, turns: Sequence[Sequence[int]]
+    traces: Sequence[Trace],
+    table: NodeTable,
+    report: BuildReport,
+    queue_depth: int,
+    turns: Sequence[Sequence[int]],
 ) -> Context:
     """Gather per-node columns from the traces. ``turns``: groups of threads that hand over to each other."""
     nodes = table.nodes

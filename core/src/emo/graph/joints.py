@@ -112,10 +112,16 @@ def make_joints(
     skip = frozenset(without)
     first = 2 * len(table.nodes) + 2 * len(table.threads) + len(marks.point)
     builder = _Builder(context, first, np.full(len(table.nodes), -1, np.int64))
-    node_of = {
-        (trace, row): node
-        for node, (trace, row) in enumerate(zip(table.nodes.trace.tolist(), table.nodes.row.tolist(), strict=True))
-    } if matches else {}
+    node_of = (
+        {
+            (trace, row): node
+            for node, (trace, row) in enumerate(
+                zip(table.nodes.trace.tolist(), table.nodes.row.tolist(), strict=True)
+            )
+        }
+        if matches
+        else {}
+    )
     for match in matches:
         members = [node_of[m.trace, m.row] for m in match.members if (m.trace, m.row) in node_of]
         if len(members) < 2 or _type_of(match) in skip:
@@ -141,7 +147,11 @@ def make_joints(
 def _type_of(match: Match) -> EdgeType:
     if match.op in (CollectiveOp.BROADCAST, CollectiveOp.REDUCE):
         return EdgeType.ROOTED
-    return EdgeType.P2P if match.op == CollectiveOp.SEND_RECV and len(match.members) == 2 else EdgeType.COLLECTIVE
+    return (
+        EdgeType.P2P
+        if match.op == CollectiveOp.SEND_RECV and len(match.members) == 2
+        else EdgeType.COLLECTIVE
+    )
 
 
 def _all_wait(builder: _Builder, match: Match, members: list[int]) -> None:
@@ -205,7 +215,11 @@ def _rooted(builder: _Builder, match: Match, members: list[int]) -> None:
             builder.edge(EdgeType.ROOTED, 2 * members[j], 2 * node + 1, int(ends[i]) - ready, owner)
     wire = min(int(ends[i]) - max(int(starts[j]) for j in sources[i]) for i in waiting)
     start = builder.point(PointKind.JOINT_START, arrived, joint)
-    builder.edge(EdgeType.ROOTED, 2 * members[root if match.op == CollectiveOp.BROADCAST else int(np.argmax(starts))], start)
+    builder.edge(
+        EdgeType.ROOTED,
+        2 * members[root if match.op == CollectiveOp.BROADCAST else int(np.argmax(starts))],
+        start,
+    )
     end = builder.point(PointKind.JOINT_END, int(ends.max()), joint)
     for node in members:
         builder.edge(EdgeType.ROOTED, 2 * node + 1, end)
@@ -252,9 +266,7 @@ def _report(
 def _least_wire(context: Context, members: Sequence[int]) -> int:
     nodes = context.table.nodes
     alike = _alike(context)
-    return min(
-        int((nodes.end_ns - nodes.start_ns)[alike == alike[node]].min()) for node in members
-    )
+    return min(int((nodes.end_ns - nodes.start_ns)[alike == alike[node]].min()) for node in members)
 
 
 def _alike(context: Context) -> I64:
@@ -263,9 +275,13 @@ def _alike(context: Context) -> I64:
     communicates = np.isin(nodes.kind, (Kind.COLLECTIVE, Kind.P2P))
     rows = np.flatnonzero(communicates)
     result = np.full(len(nodes), -1, np.int64)
-    names = np.array([context.traces[t].ops.name_id[r] for t, r in zip(nodes.trace[rows], nodes.row[rows], strict=True)])
+    names = np.array(
+        [context.traces[t].ops.name_id[r] for t, r in zip(nodes.trace[rows], nodes.row[rows], strict=True)]
+    )
     if len(rows):
-        keys = np.stack([nodes.trace[rows].astype(np.int64), names.astype(np.int64), context.bytes[rows]], axis=1)
+        keys = np.stack(
+            [nodes.trace[rows].astype(np.int64), names.astype(np.int64), context.bytes[rows]], axis=1
+        )
         result[rows] = np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1)
     return result
 

@@ -11,6 +11,7 @@ from emo.graph.collectives import ClockMap
 from emo.graph.context import Context
 from emo.graph.model import Iterations
 from emo.graph.nodes import NodeTable
+from emo.trace.columns import distinct
 from emo.trace.model import I64, Kind, Trace
 
 
@@ -45,7 +46,8 @@ def make_marks(traces: Sequence[Trace], clocks: Sequence[ClockMap], table: NodeT
         thread = table.threads.index((i, _marking_thread(traces[i])))
         boundaries = [iterations[0].start_ns, *(iteration.end_ns for iteration in iterations)]
         rows += [
-            (i, thread, clocks[i].apply_one(t) - table.origin_ns, index - 1) for index, t in enumerate(boundaries)
+            (i, thread, clocks[i].apply_one(t) - table.origin_ns, index - 1)
+            for index, t in enumerate(boundaries)
         ]
     trace, thread_number, time, index = (np.array([row[c] for row in rows], np.int64) for c in range(4))
     first = [
@@ -85,7 +87,7 @@ def _after_calls(table: NodeTable, thread: I64, time: I64) -> I64:
     """A mark inside a call (a range closed by the call's own wrapper) is moved to the call's end."""
     nodes = table.nodes
     moved = time.copy()
-    for number in np.unique(thread).tolist():
+    for number in distinct(thread).tolist():
         calls = np.flatnonzero(nodes.thread == number)
         if len(calls) == 0:
             continue
@@ -93,7 +95,9 @@ def _after_calls(table: NodeTable, thread: I64, time: I64) -> I64:
         mine = np.flatnonzero(thread == number)
         at = np.searchsorted(nodes.start_ns[calls], time[mine], side="right") - 1
         inside = at >= 0
-        moved[mine] = np.where(inside, np.maximum(time[mine], nodes.end_ns[calls[np.maximum(at, 0)]]), time[mine])
+        moved[mine] = np.where(
+            inside, np.maximum(time[mine], nodes.end_ns[calls[np.maximum(at, 0)]]), time[mine]
+        )
     return moved
 
 
@@ -108,7 +112,7 @@ def node_iterations(table: NodeTable, marks: MarkSet) -> np.ndarray:
     at = nodes.start_ns[called]
     result = np.full(len(nodes), -1, np.int32)
     without_marks = np.r_[marks.start_ns[:1], marks.end_ns]
-    for trace in np.unique(nodes.trace).tolist():
+    for trace in distinct(nodes.trace).tolist():
         own = marks.time_ns[marks.trace == trace]
         boundaries = own if len(own) else without_marks
         if len(boundaries) == 0:

@@ -57,22 +57,8 @@ class EdgeType(IntEnum):
     CONTENTION = 18  # a kernel on another stream filled the GPU
 
 
-INFERRED_TYPES = frozenset({EdgeType.EVENT_INFERRED, EdgeType.SYNC_INFERRED, EdgeType.GRAPH_ORDER, EdgeType.CONTENTION})
-
-# The weights of these are work of the CPU or of an op: they differ from one iteration to the next.
-# All others are properties of the machine (latencies) and belong to the structure.
-WORK_TYPES = frozenset(
-    {
-        EdgeType.OP,
-        EdgeType.PROGRAM,
-        EdgeType.SYNC,
-        EdgeType.SYNC_INFERRED,
-        EdgeType.BLOCKING_COPY,
-        EdgeType.IMPLICIT_SYNC,
-        EdgeType.POLL,
-        EdgeType.HANDOVER,
-        EdgeType.BACK_PRESSURE,
-    }
+INFERRED_TYPES = frozenset(
+    {EdgeType.EVENT_INFERRED, EdgeType.SYNC_INFERRED, EdgeType.GRAPH_ORDER, EdgeType.CONTENTION}
 )
 
 
@@ -248,7 +234,9 @@ class Graph:
         import networkx as nx
 
         view: nx.DiGraph[int] = nx.DiGraph()
-        for point, (kind, time) in enumerate(zip(self.point_kind.tolist(), self.time_ns.tolist(), strict=True)):
+        for point, (kind, time) in enumerate(
+            zip(self.point_kind.tolist(), self.time_ns.tolist(), strict=True)
+        ):
             view.add_node(point, kind=PointKind(kind).name, time_ns=time, node=int(self.point_node[point]))
         for edge in range(len(self.src)):
             view.add_edge(

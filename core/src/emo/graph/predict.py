@@ -14,12 +14,26 @@ from difflib import SequenceMatcher
 import numpy as np
 
 from emo import _native
-from emo.graph.model import NEVER, WORK_TYPES, Graph
+from emo.graph.model import NEVER, EdgeType, Graph
+from emo.trace.columns import distinct
 from emo.trace.model import I64
 
 # Iterations whose ops correspond less than this are different programs (an evaluation step, a
 # checkpoint): one does not foretell the other.
 _MIN_CORRESPONDENCE = 0.9
+
+# All pairs of up to this many iterations; of more, as many spread evenly.
+MAX_ITERATIONS = 40
+
+# Edges that hold a call until the GPU got somewhere weigh what the call still does after that.
+_HOLDING = (
+    EdgeType.SYNC,
+    EdgeType.SYNC_INFERRED,
+    EdgeType.POLL,
+    EdgeType.BLOCKING_COPY,
+    EdgeType.IMPLICIT_SYNC,
+    EdgeType.BACK_PRESSURE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +91,19 @@ def summarize(predictions: list[Prediction], skipped: int) -> PredictionErrors:
 
 
 def predict_iterations(graph: Graph) -> tuple[list[Prediction], int]:
-    """All ordered pairs of iterations that have a predecessor; returns (predictions, pairs skipped)."""
+    """All ordered pairs of iterations that have a predecessor; returns (predictions, pairs skipped).
+
+    Of more than ``MAX_ITERATIONS`` iterations, that many are taken, evenly spread.
+    """
     count = len(graph.iterations)
     if count < 4 or (graph.iterations.end_points < 0).any():
         return [], 0
     cross = _Cross(graph)
     predictions, skipped = [], 0
-    for source in range(1, count):
+    chosen = np.linspace(1, count - 1, min(count - 1, MAX_ITERATIONS)).round().astype(int).tolist()
+    for source in chosen:
         window = cross.window(source)
-        for target in range(1, count):
+        for target in chosen:
             if target == source:
                 continue
             prediction = cross.predict(window, source, target)
@@ -109,9 +127,18 @@ class _Cross:
         self.graph = graph
         self.points = len(graph.time_ns)
         self.point_iteration = self._point_iterations()
-        key = graph.dst.astype(np.int64) * self.points + graph.src
-        self._edge_order = np.argsort(key * 32 + graph.edge_type, kind="stable")
-        self._edge_keys = (key * 32 + graph.edge_type)[self._edge_order]
+        self._slots = {
+            type: self._in_edges(type) for type in (EdgeType.OP, EdgeType.PROGRAM, EdgeType.HANDOVER)
+        }
+        # What else scales is rare (shares of overlapping ops, joints): looked up by (head, tail, type).
+        slotted = np.isin(graph.edge_type, [int(t) for t in (*self._slots, *_HOLDING)]) & (
+            (graph.owner <= len(graph.threads)) | (graph.edge_type == EdgeType.OP)
+        )
+        self._is_rare = ~slotted & (graph.scaled_ns > 0)
+        rare = np.flatnonzero(self._is_rare)
+        keys = self._key(graph.dst[rare], graph.src[rare], graph.edge_type[rare])
+        order = np.argsort(keys, kind="stable")
+        self._rare_edges, self._rare_keys = rare[order], keys[order]
         self._members = [self._members_of(i) for i in range(len(graph.iterations))]
         self._names = np.concatenate(
             [
@@ -120,7 +147,17 @@ class _Cross:
             ]
         )
         self._maps: dict[tuple[int, int], I64 | None] = {}
-        self.is_work = np.isin(graph.edge_type, [int(t) for t in WORK_TYPES]) | (graph.scaled_ns > 0)
+
+    def _in_edges(self, type: EdgeType) -> I64:
+        """For every point its in-edge of a type of which there is at most one; -1 none."""
+        slot = np.full(self.points, -1, np.int64)
+        edges = np.flatnonzero(self.graph.edge_type == type)
+        slot[self.graph.dst[edges]] = edges
+        return slot
+
+    def _key(self, dst: np.ndarray, src: np.ndarray, type: np.ndarray) -> I64:
+        result: I64 = (dst.astype(np.int64) * self.points + src) * 32 + type
+        return result
 
     def _point_iterations(self) -> I64:
         graph = self.graph
@@ -140,7 +177,10 @@ class _Cross:
         nodes = self.graph.nodes
         mine = np.flatnonzero(self.graph.iterations.node_iteration == iteration)
         result: dict[tuple[str, int], I64] = {}
-        for label, column, order in (("thread", nodes.thread, nodes.sequence), ("stream", nodes.stream, nodes.start_ns)):
+        for label, column, order in (
+            ("thread", nodes.thread, nodes.sequence),
+            ("stream", nodes.stream, nodes.start_ns),
+        ):
             group = mine[column[mine] >= 0]
             group = group[np.lexsort((nodes.sequence[group], order[group], column[group]))]
             bounds = np.flatnonzero(np.diff(column[group])) + 1
@@ -195,11 +235,11 @@ class _Cross:
         here = self.point_map(source, target)
         if here is None:
             return None
-        src, dst = graph.src[window.edges], graph.dst[window.edges]
+        src = graph.src[window.edges]
         # Edges from earlier iterations start where the corresponding point of the target's past really was.
-        boundary = np.unique(src[self.point_iteration[src] != source])
+        boundary = distinct(src[self.point_iteration[src] != source])
         start_ns = np.full(len(boundary), NEVER, np.int64)
-        for back in np.unique(source - self.point_iteration[boundary]).tolist():
+        for back in distinct(source - self.point_iteration[boundary]).tolist():
             if back <= 0 or source - back < 0 or target - back < 0:
                 continue
             earlier = self.point_map(source - back, target - back)
@@ -212,7 +252,9 @@ class _Cross:
         numbering = np.empty(self.points, np.int32)
         numbering[boundary] = np.arange(len(boundary))
         numbering[window.inside] = len(boundary) + np.arange(len(window.inside))
-        usable = (self.point_iteration[src] == source) | (start_ns[np.minimum(numbering[src], len(boundary) - 1)] != NEVER)
+        usable = (self.point_iteration[src] == source) | (
+            start_ns[np.minimum(numbering[src], len(boundary) - 1)] != NEVER
+        )
         picked = window.edges[usable]
         size = len(boundary) + len(window.inside)
         local_dst = numbering[graph.dst[picked]]
@@ -227,7 +269,9 @@ class _Cross:
         release[len(boundary) :][rootless] = real_ns[rootless]
         delay = np.zeros(size, np.int64)
         delay[len(boundary) :] = np.where(
-            counterpart >= 0, graph.peer_wait_ns[np.maximum(counterpart, 0)], graph.peer_wait_ns[window.inside]
+            counterpart >= 0,
+            graph.peer_wait_ns[np.maximum(counterpart, 0)],
+            graph.peer_wait_ns[window.inside],
         )
         time = np.empty(size, np.int64)
         _native.replay(
@@ -248,25 +292,24 @@ class _Cross:
         """Scalable weights of ``edges`` as they are in the target iteration."""
         graph = self.graph
         work = graph.scaled_ns[edges].copy()
-        rows = np.flatnonzero(self.is_work[edges])
-        dst, src = here[graph.dst[edges[rows]]], here[graph.src[edges[rows]]]
-        # A tail in an earlier iteration (the gap after the last call of the step before).
-        outside = self.point_iteration[graph.src[edges[rows]]] != self.point_iteration[graph.dst[edges[rows]]]
-        key = (dst * self.points + src) * 32 + graph.edge_type[edges[rows]]
-        at = np.minimum(np.searchsorted(self._edge_keys, key), len(self._edge_keys) - 1)
-        found = (dst >= 0) & (src >= 0) & (self._edge_keys[at] == key) & ~outside
-        work[rows[found]] = graph.scaled_ns[self._edge_order[at[found]]]
-        # Across the boundary the gap is looked up by its head: program order has one in-edge per point.
-        for position in rows[outside & (dst >= 0)].tolist():
-            edge = int(edges[position])
-            head = int(here[graph.dst[edge]])
-            same = [
-                e
-                for e in range(int(graph.row[head]), int(graph.row[head + 1]))
-                if graph.edge_type[e] == graph.edge_type[edge]
-            ]
-            if len(same) == 1:
-                work[position] = graph.scaled_ns[same[0]]
+        type = graph.edge_type[edges]
+        head = here[graph.dst[edges]]
+        by_thread = graph.owner[edges] <= len(graph.threads)
+        for slot, rows in (
+            (EdgeType.OP, type == EdgeType.OP),
+            (EdgeType.PROGRAM, type == EdgeType.PROGRAM),
+            (EdgeType.HANDOVER, type == EdgeType.HANDOVER),
+            (EdgeType.PROGRAM, np.isin(type, _HOLDING) & by_thread),
+        ):
+            counterpart = np.where(rows & (head >= 0), self._slots[slot][head], -1)
+            work = np.where(counterpart >= 0, graph.scaled_ns[counterpart], work)
+        rare = np.flatnonzero(self._is_rare[edges])
+        if len(rare):
+            tail = here[graph.src[edges[rare]]]
+            key = self._key(head[rare], tail, type[rare])
+            at = np.minimum(np.searchsorted(self._rare_keys, key), len(self._rare_keys) - 1)
+            found = (head[rare] >= 0) & (tail >= 0) & (self._rare_keys[at] == key)
+            work[rare[found]] = graph.scaled_ns[self._rare_edges[at[found]]]
         return work
 
     def _compare(self, source: int, target: int, numbering: np.ndarray, time: I64, here: I64) -> Prediction:
@@ -279,8 +322,12 @@ class _Cross:
         ops = np.flatnonzero((graph.iterations.node_iteration == source) & (nodes.gpu >= 0))
         ops = ops[here[graph.end_point[ops]] >= 0]
         done = int(graph.time_ns[here[graph.end_point[ops]]].max(initial=ended))
-        foretold_done = int(time[numbering[graph.end_point[ops]]].max(initial=foretold if len(ops) == 0 else 0))
-        return Prediction(source, target, ended - began, foretold - began, done - began, foretold_done - began)
+        foretold_done = int(
+            time[numbering[graph.end_point[ops]]].max(initial=foretold if len(ops) == 0 else 0)
+        )
+        return Prediction(
+            source, target, ended - began, foretold - began, done - began, foretold_done - began
+        )
 
 
 def _correspond(here: np.ndarray, there: np.ndarray) -> tuple[I64, I64]:
@@ -292,4 +339,3 @@ def _correspond(here: np.ndarray, there: np.ndarray) -> tuple[I64, I64]:
     a = [np.arange(block.a, block.a + block.size) for block in blocks]
     b = [np.arange(block.b, block.b + block.size) for block in blocks]
     return np.concatenate(a), np.concatenate(b)
-

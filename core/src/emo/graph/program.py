@@ -8,16 +8,16 @@ waiting thread is not work.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-
-from collections.abc import Sequence
 
 from emo.graph.context import CLOCK_STEP_NS, EdgeBlock, edges
 from emo.graph.marks import MarkSet
 from emo.graph.model import EdgeType
 from emo.graph.nodes import NodeTable
+from emo.trace.columns import distinct
 from emo.trace.model import GPU_KINDS, I64, Trace
 
 # Threads that took turns this often without ever overlapping do hand over to each other. Fewer turns
@@ -47,7 +47,15 @@ def make_chain(table: NodeTable, marks: MarkSet) -> Chain:
     low, high = np.int64(-(2**62)), np.int64(2**62)
     columns = [
         (threads, begin, begin, table.thread_begin_ns, table.thread_begin_ns, np.full(len(threads), low), -1),
-        (nodes.thread[calls], 2 * calls, 2 * calls + 1, nodes.start_ns[calls], nodes.end_ns[calls], None, calls),
+        (
+            nodes.thread[calls],
+            2 * calls,
+            2 * calls + 1,
+            nodes.start_ns[calls],
+            nodes.end_ns[calls],
+            None,
+            calls,
+        ),
         (marks.thread, marks.point, marks.point, marks.time_ns, marks.time_ns, None, -1),
         (threads, finish, finish, table.thread_end_ns, table.thread_end_ns, np.full(len(threads), high), -1),
     ]
@@ -58,7 +66,9 @@ def make_chain(table: NodeTable, marks: MarkSet) -> Chain:
     position = np.concatenate([np.asarray(c[3] if c[5] is None else c[5], np.int64) for c in columns])
     is_call = np.concatenate([np.broadcast_to(np.asarray(c[6], np.int64), (len(c[1]),)) for c in columns])
     order = np.lexsort((out_ns, position, thread))
-    return Chain(thread[order], in_point[order], out_point[order], in_ns[order], out_ns[order], is_call[order])
+    return Chain(
+        thread[order], in_point[order], out_point[order], in_ns[order], out_ns[order], is_call[order]
+    )
 
 
 def program_order(chain: Chain, groups: Sequence[Sequence[int]]) -> list[EdgeBlock]:
@@ -104,7 +114,9 @@ def groups_that_take_turns(traces: Sequence[Trace], table: NodeTable, chain: Cha
             continue
         autograd_names = {i for i, name in enumerate(trace.names) if name.startswith(_AUTOGRAD_LABEL)}
         is_autograd = np.isin(trace.labels.name_id, list(autograd_names)) if autograd_names else None
-        engines = set(np.unique(trace.labels.thread[is_autograd]).tolist()) if is_autograd is not None else set()
+        engines = (
+            set(distinct(trace.labels.thread[is_autograd]).tolist()) if is_autograd is not None else set()
+        )
         group: list[int] = []
         for thread in active:
             candidate = [*group, thread]

@@ -77,11 +77,17 @@ def replay_python(graph: Graph, scale: F64 | None = None, *, unexplained: bool =
     for point, release in enumerate(graph.release_ns.tolist()):
         latest, by = release, -1
         for edge in range(row[point], row[point + 1]):
-            stretched = scaled[edge] if factors[owner[edge]] == 1.0 else int(scaled[edge] * factors[owner[edge]] + 0.5)
+            stretched = (
+                scaled[edge]
+                if factors[owner[edge]] == 1.0
+                else int(scaled[edge] * factors[owner[edge]] + 0.5)
+            )
             candidate = time[src[edge]] + lag[edge] + stretched
             if candidate > latest:
                 latest, by = candidate, edge
-        time.append(latest + int(graph.peer_wait_ns[point]) + (int(graph.unexplained_ns[point]) if unexplained else 0))
+        time.append(
+            latest + int(graph.peer_wait_ns[point]) + (int(graph.unexplained_ns[point]) if unexplained else 0)
+        )
         decided.append(by)
     return Timeline(np.array(time, np.int64), np.array(decided, np.int32), max(time, default=0))
 

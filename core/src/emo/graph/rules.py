@@ -14,6 +14,7 @@ import numpy as np
 from emo.graph.context import CLOCK_STEP_NS, Context, EdgeBlock, edges
 from emo.graph.model import Bool, EdgeType
 from emo.trace.classify import ApiClass
+from emo.trace.columns import distinct
 from emo.trace.model import I64, Kind
 
 # A latency is the least that was observed; the first percentile stands in for the minimum, because
@@ -26,7 +27,7 @@ _MEMCPY_CLASSES = (ApiClass.MEMCPY, ApiClass.MEMCPY_ASYNC)
 def _by_group(group: I64, value: I64, quantile: float) -> I64:
     """For every row the quantile of ``value`` over its group, and never more than the row's own value."""
     result = value.copy()
-    for member in np.unique(group):
+    for member in distinct(group):
         rows = group == member
         level = np.int64(np.quantile(value[rows], quantile, method="lower"))
         result[rows] = np.minimum(value[rows], level)
@@ -146,7 +147,7 @@ def graph_order(context: Context) -> list[EdgeBlock]:
     dst: list[int] = []
     ops = ops[np.lexsort((nodes.start_ns[ops], nodes.launch[ops]))]
     for replay in np.split(ops, np.flatnonzero(np.diff(nodes.launch[ops])) + 1):
-        if len(np.unique(nodes.stream[replay])) < 2:
+        if len(distinct(nodes.stream[replay])) < 2:
             continue
         by_end = replay[np.argsort(nodes.end_ns[replay], kind="stable")]
         position = np.searchsorted(nodes.end_ns[by_end], nodes.start_ns[replay], side="right") - 1
@@ -219,9 +220,9 @@ def event_waits_inferred(context: Context) -> list[EdgeBlock]:
     finer = ((((pair * streams + current_stream) * 32 + before) * 32 + after) << 12) + nodes.thread[waits]
     finer = np.where(keep, -1 - pair, finer)
     keep |= _never_violated(finer, holds)
-    kept = np.unique(finer[keep])
+    kept = distinct(finer[keep])
     context.report.inferred_patterns_kept += len(kept)
-    context.report.inferred_patterns_dropped += len(np.unique(finer)) - len(kept)
+    context.report.inferred_patterns_dropped += len(distinct(finer)) - len(kept)
     context.report.inferred_waits_dropped += int((~keep).sum())
     return [edges(EdgeType.EVENT_INFERRED, context.end_of(source[keep]), context.start_of(target[keep]))]
 
@@ -243,7 +244,7 @@ def _last_elsewhere(context: Context, sequence: I64, stream: np.ndarray, gpu: np
     """Last op launched before ``sequence`` on the same GPU but another stream, or -1."""
     nodes, launched = context.table.nodes, context.launched
     result = np.full(len(sequence), -1, np.int64)
-    for device in np.unique(gpu):
+    for device in distinct(gpu):
         on_device = nodes.gpu[launched.ops] == device
         ops, at_sequence = launched.ops[on_device], launched.ops_sequence[on_device]
         streams = nodes.stream[ops]
@@ -272,8 +273,8 @@ def _never_violated(pattern: I64, holds: Bool) -> Bool:
 def _kept_patterns(context: Context, pattern: I64, holds: Bool) -> Bool:
     """As :func:`_never_violated`, and counts the patterns in the report."""
     keep = _never_violated(pattern, holds)
-    context.report.inferred_patterns_kept += len(np.unique(pattern[keep]))
-    context.report.inferred_patterns_dropped += len(np.unique(pattern[~keep]))
+    context.report.inferred_patterns_kept += len(distinct(pattern[keep]))
+    context.report.inferred_patterns_dropped += len(distinct(pattern[~keep]))
     return keep
 
 
@@ -327,7 +328,9 @@ def contention(context: Context, ops: I64, ready_ns: I64) -> EdgeBlock:
         here = here[np.argsort(nodes.start_ns[here], kind="stable")]
         at = np.searchsorted(nodes.start_ns[here], nodes.start_ns[ops], side="left") - 1
         running = here[np.maximum(at, 0)]
-        share = (nodes.start_ns[ops] - nodes.start_ns[running]) * 2 >= nodes.end_ns[running] - nodes.start_ns[running]
+        share = (nodes.start_ns[ops] - nodes.start_ns[running]) * 2 >= nodes.end_ns[running] - nodes.start_ns[
+            running
+        ]
         fits = (
             (at >= 0)
             & (nodes.stream[ops] != stream)
@@ -402,7 +405,9 @@ def recorded_syncs(context: Context) -> list[EdgeBlock]:
     """SYNC: stream and event synchronise whose stream or event a record names."""
     nodes = context.table.nodes
     streams = context.calls(ApiClass.SYNC_STREAM)
-    named = np.where(context.sync_stream[streams] >= 0, context.sync_stream[streams], context.own_stream[streams])
+    named = np.where(
+        context.sync_stream[streams] >= 0, context.sync_stream[streams], context.own_stream[streams]
+    )
     source = context.launched.last_on_stream(named, nodes.sequence[streams])
     known = (named >= 0) & (source >= 0)
     blocks = [_hold(context, EdgeType.SYNC, source[known], streams[known], check=False)]
@@ -518,7 +523,9 @@ def implicit_syncs(context: Context) -> list[EdgeBlock]:
         if len(call) == 0:
             continue
         keep = _kept_patterns(
-            context, nodes.trace[call].astype(np.int64), nodes.end_ns[source] <= nodes.end_ns[call] + CLOCK_STEP_NS
+            context,
+            nodes.trace[call].astype(np.int64),
+            nodes.end_ns[source] <= nodes.end_ns[call] + CLOCK_STEP_NS,
         )
         blocks.append(_hold(context, EdgeType.IMPLICIT_SYNC, source[keep], call[keep], check=True))
     return blocks
@@ -598,4 +605,3 @@ def call_durations(context: Context, blocks: list[EdgeBlock]) -> list[EdgeBlock]
             )
         )
     return [own_edges, *filled]
-

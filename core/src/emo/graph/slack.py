@@ -21,6 +21,7 @@ from emo.graph.intervals import Intervals, union
 from emo.graph.model import Bool, EdgeType, Graph, PointKind
 from emo.graph.replay import NEVER_LATE, Timeline, latest_times
 from emo.graph.whatif import wait_ns
+from emo.trace.columns import distinct
 from emo.trace.model import I8, I32, I64, Kind
 
 # Shorter waits are the GPU's own latencies between ops.
@@ -203,7 +204,7 @@ def _iteration_of(graph: Graph, time_ns: I64) -> I32:
 def _edges_of_capture(graph: Graph, causes: _Causes, ops: I64) -> tuple[int, int]:
     """Outside these times slack is an artefact of where the capture was cut."""
     first, last = int(graph.nodes.start_ns[ops].min()), int(graph.nodes.end_ns[ops].max())
-    common = np.unique(causes.joint_of_node[ops])
+    common = distinct(causes.joint_of_node[ops])
     met = [int(graph.time_ns[graph.joints[joint].end_point]) for joint in common.tolist() if joint >= 0]
     return max(first, min(met, default=first)), min(last, max(met, default=last))
 
@@ -215,7 +216,7 @@ def _usable(graph: Graph, anchored: I64, ops: I64, begin: I64, stop: I64) -> I64
     usable = np.where(begin <= nodes.start_ns[ops].min(), 0, stop - begin)
     previous_stop = np.r_[np.int64(-1), stop[:-1]]
     work = ops[~np.isin(nodes.kind[ops], (Kind.COLLECTIVE, Kind.P2P))]
-    for stream in np.unique(nodes.stream[work]):
+    for stream in distinct(nodes.stream[work]):
         here = work[nodes.stream[work] == stream]
         here = here[np.argsort(nodes.end_ns[here], kind="stable")]
         at = np.searchsorted(nodes.end_ns[here], begin, side="right") - 1
@@ -303,5 +304,3 @@ def _persistent(graph: Graph, windows: SlackWindows) -> int | None:
     inside = (windows.iteration >= 0) & ~windows.edge
     per_iteration = np.bincount(windows.iteration[inside], weights=windows.slack_ns[inside], minlength=count)
     return int(np.quantile(per_iteration, PERSISTENT_QUANTILE, method="lower"))
-
-

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from emo.graph.model import F64, Graph
+from emo.trace.columns import distinct
 from emo.trace.model import I64
 
 MIN_ITERATIONS = 3
@@ -66,7 +67,7 @@ def completion_times(graph: Graph, time_ns: I64) -> I64:
     rows = []
     for gpu in range(len(graph.gpus)):
         ops = np.flatnonzero((nodes.gpu == gpu) & (iteration >= 0) & (iteration < count))
-        if len(ops) == 0 or len(np.unique(iteration[ops])) < count:
+        if len(ops) == 0 or len(distinct(iteration[ops])) < count:
             continue
         done = np.full(count, np.iinfo(np.int64).min)
         np.maximum.at(done, iteration[ops], time_ns[graph.end_point[ops]])

@@ -11,6 +11,7 @@ import numpy as np
 from emo.errors import InputError
 from emo.graph.model import F64, Bool, Graph
 from emo.graph.replay import unit_scale
+from emo.trace.columns import distinct
 from emo.trace.model import GPU_KINDS, Kind
 
 SELECTORS = "gpu, cpu, rank:R, cpu:R, device:D, stream:S, name:REGEX, kind:KIND"
@@ -30,11 +31,15 @@ class Scaling:
         """Parse ``SELECTOR=FACTOR``; raises InputError with what was expected."""
         selector, separator, factor_text = text.rpartition("=")
         if not separator or not selector:
-            raise InputError(f"--scale {text!r}: expected SELECTOR=FACTOR, e.g. gpu=1.1; selectors: {SELECTORS}")
+            raise InputError(
+                f"--scale {text!r}: expected SELECTOR=FACTOR, e.g. gpu=1.1; selectors: {SELECTORS}"
+            )
         try:
             factor = float(factor_text)
         except ValueError:
-            raise InputError(f"--scale {text!r}: {factor_text!r} is not a number; e.g. {selector}=1.1") from None
+            raise InputError(
+                f"--scale {text!r}: {factor_text!r} is not a number; e.g. {selector}=1.1"
+            ) from None
         if not 0 <= factor <= MAX_FACTOR:
             raise InputError(f"--scale {text!r}: the factor must be between 0 and {MAX_FACTOR:g}")
         return cls(selector, factor)
@@ -50,12 +55,16 @@ def scale_vector(graph: Graph, scalings: Sequence[Scaling]) -> F64:
     for scaling in scalings:
         matched_threads, matched_nodes = _select(graph, scaling.selector)
         if not matched_threads.any() and not matched_nodes.any():
-            raise InputError(f"--scale {scaling.selector}: matches nothing in this trace; {_available(graph, scaling.selector)}")
+            raise InputError(
+                f"--scale {scaling.selector}: matches nothing in this trace; {_available(graph, scaling.selector)}"
+            )
         scale[1 : 1 + threads][matched_threads] *= scaling.factor
         scale[1 + threads : 1 + threads + len(graph.nodes)][matched_nodes] *= scaling.factor
     for number, joint in enumerate(graph.joints):
         # A joint operation is as slow as its slowest participant.
-        scale[1 + threads + len(graph.nodes) + number] = max(scale[graph.node_owner(node)] for node in joint.nodes)
+        scale[1 + threads + len(graph.nodes) + number] = max(
+            scale[graph.node_owner(node)] for node in joint.nodes
+        )
     return scale
 
 
@@ -110,7 +119,7 @@ def _named(graph: Graph, pattern: str, selector: str) -> Bool:
     for index, trace in enumerate(graph.traces):
         mine = np.flatnonzero(graph.nodes.trace == index)
         name_id = trace.ops.name_id[graph.nodes.row[mine]]
-        used = np.unique(name_id)
+        used = distinct(name_id)
         matches = np.zeros(len(trace.names), bool)
         matches[used] = [regex.search(trace.names[i]) is not None for i in used.tolist()]
         result[mine] = matches[name_id]
@@ -125,7 +134,7 @@ def _available(graph: Graph, selector: str) -> str:
         "cpu": f"it has CPU threads of ranks {sorted({graph.rank_of(t) for t, _ in graph.threads})}",
         "device": f"it has devices {sorted({device for _, device in graph.gpus})}",
         "stream": f"it has streams {sorted({stream for _, _, stream in graph.streams})}",
-        "kind": f"it has kinds {sorted({Kind(int(k)).name.lower() for k in np.unique(graph.nodes.kind) if Kind(int(k)) in GPU_KINDS})}",
+        "kind": f"it has kinds {sorted({Kind(int(k)).name.lower() for k in distinct(graph.nodes.kind) if Kind(int(k)) in GPU_KINDS})}",
     }
     return known.get(name, "check the pattern against the kernel names in the trace")
 

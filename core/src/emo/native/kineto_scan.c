@@ -22,20 +22,20 @@
 /* ------------------------------------------------------------------------- shared with emo.trace.kineto */
 
 /* Columns of a row, in the order in which kineto_finish returns them. */
-#define COLUMNS(X)              \
-    X(category, int8_t)         \
-    X(start_ns, int64_t)        \
-    X(dur_ns, int64_t)          \
-    X(device, int32_t)          \
-    X(stream, int32_t)          \
-    X(thread, int32_t)          \
-    X(correlation, int64_t)     \
-    X(name_id, int32_t)         \
-    X(bytes, int64_t)           \
+#define COLUMNS(X)               \
+    X(category, int8_t)          \
+    X(start_ns, int64_t)         \
+    X(dur_ns, int64_t)           \
+    X(device, int32_t)           \
+    X(stream, int32_t)           \
+    X(thread, int32_t)           \
+    X(correlation, int64_t)      \
+    X(name_id, int32_t)          \
+    X(bytes, int64_t)            \
     X(collective_group, int32_t) \
-    X(collective_seq, int64_t)  \
-    X(graph_node, int64_t)      \
-    X(shape_hash, int64_t)      \
+    X(collective_seq, int64_t)   \
+    X(graph_node, int64_t)       \
+    X(shape_hash, int64_t)       \
     X(sync_correlation, int64_t) \
     X(sync_stream, int32_t)
 
@@ -728,8 +728,8 @@ static int is_sequence_key(Slice key)
     return equals(key, "Seq") || equals(key, "Seq num") || equals(key, "Seq Num");
 }
 
-/* One "key": value of an object. *p stands before the key, then behind the value. */
-static inline enum step take_member(Scanner *s, const uint8_t **p, const uint8_t *end, Slice *key, Value *value)
+/* A key and its colon: *p stands before the key, then before the value. */
+static inline enum step take_key(Scanner *s, const uint8_t **p, const uint8_t *end, Slice *key)
 {
     Value quoted;
     enum step step = take_value(p, end, &quoted);
@@ -746,7 +746,14 @@ static inline enum step take_member(Scanner *s, const uint8_t **p, const uint8_t
     if (**p != ':')
         return MALFORMED;
     *p = skip_space(*p + 1, end);
-    return take_value(p, end, value);
+    return *p < end ? OK : INCOMPLETE;
+}
+
+/* A key and its value. */
+static inline enum step take_member(Scanner *s, const uint8_t **p, const uint8_t *end, Slice *key, Value *value)
+{
+    enum step step = take_key(s, p, end, key);
+    return step == OK ? take_value(p, end, value) : step;
 }
 
 /* Behind a member or an element: step to the next (OK), or behind the closing bracket (*closed). */
@@ -1028,16 +1035,17 @@ static void start_skipping(Scanner *s, enum state state)
     s->skip_in_string = s->skip_escaped = 0;
 }
 
-/* Keep a small value next to traceEvents, as it is written. The key waits at metadata_text_n. */
-static enum step keep_metadata(Scanner *s, size_t key_n, Slice value)
+/* Keep a small value next to traceEvents, as it is written. */
+static enum step keep_metadata(Scanner *s, Slice key, Slice value)
 {
     size_t at = s->metadata_text_n;
-    if (reserve((void **)&s->metadata_text, &s->metadata_text_capacity, at + key_n + value.n + 1, 1) < 0 ||
+    if (reserve((void **)&s->metadata_text, &s->metadata_text_capacity, at + key.n + value.n + 1, 1) < 0 ||
         reserve((void **)&s->metadata, &s->metadata_capacity, s->metadata_n + 1, sizeof *s->metadata) < 0)
         return OUT_OF_MEMORY;
-    memcpy(s->metadata_text + at + key_n, value.at, value.n);
-    s->metadata[s->metadata_n++] = (Metadata){at, key_n, at + key_n, value.n};
-    s->metadata_text_n = at + key_n + value.n;
+    memcpy(s->metadata_text + at, key.at, key.n);
+    memcpy(s->metadata_text + at + key.n, value.at, value.n);
+    s->metadata[s->metadata_n++] = (Metadata){at, key.n, at + key.n, value.n};
+    s->metadata_text_n = at + key.n + value.n;
     return OK;
 }
 
@@ -1050,23 +1058,11 @@ static enum step step_member(Scanner *s, const uint8_t **p, const uint8_t *end)
         s->state = COMPLETE;
         return OK;
     }
-    Value quoted, value;
-    enum step step = take_value(&q, end, &quoted);
+    Slice key;
+    Value value;
+    enum step step = take_key(s, &q, end, &key);
     if (step != OK)
         return step;
-    if (quoted.type != STRING)
-        return MALFORMED;
-    q = skip_space(q, end);
-    if (q >= end)
-        return INCOMPLETE;
-    if (*q != ':')
-        return MALFORMED;
-    q = skip_space(q + 1, end);
-    if (q >= end)
-        return INCOMPLETE;
-    Slice key = decode(s, quoted, 0);
-    if (!key.at)
-        return OUT_OF_MEMORY;
     if (*q == '[' && equals(key, "traceEvents")) {
         *p = q + 1;
         s->has_events = 1;
@@ -1082,17 +1078,10 @@ static enum step step_member(Scanner *s, const uint8_t **p, const uint8_t *end)
     }
     if (step != OK)
         return step;
-    if ((size_t)(q - start) <= s->max_metadata) {
-        size_t at = s->metadata_text_n;
-        if (reserve((void **)&s->metadata_text, &s->metadata_text_capacity, at + key.n + 1, 1) < 0)
-            return OUT_OF_MEMORY;
-        memcpy(s->metadata_text + at, key.at, key.n);
-        if (keep_metadata(s, key.n, (Slice){start, (size_t)(q - start)}) != OK)
-            return OUT_OF_MEMORY;
-    }
     *p = q;
     s->state = AFTER_VALUE;
-    return OK;
+    Slice written = {start, (size_t)(q - start)};
+    return written.n <= s->max_metadata ? keep_metadata(s, key, written) : OK;
 }
 
 /* One element of the array of events. */

@@ -209,12 +209,9 @@ class _Document:
             self._drop(BEGIN_END_EVENT)
             return
         start_ns, dur_ns = _time_ns(event.get("ts")), _time_ns(event.get("dur"))
-        for time in (start_ns, dur_ns):
-            if isinstance(time, str):
-                self._drop(time)
-                return
-        assert isinstance(start_ns, int) and isinstance(dur_ns, int)
-
+        if isinstance(start_ns, str) or isinstance(dur_ns, str):
+            self._drop(start_ns if isinstance(start_ns, str) else str(dur_ns))
+            return
         thread = -1
         if category in _CPU:
             thread = self._thread(event, start_ns, start_ns + max(dur_ns, 0))

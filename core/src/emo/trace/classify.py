@@ -116,10 +116,16 @@ _API_PATTERNS: tuple[tuple[str, ApiClass], ...] = (
 _API = [(re.compile(pattern), cls) for pattern, cls in _API_PATTERNS]
 _API_PREFIXES = ("cuda", "hip", "cu")
 
-# Libraries whose kernels let ranks meet: NCCL and RCCL (which keeps NCCL's names),
-# oneCCL, MSCCL, and the one-kernel all-reduces of inference servers.
-_LIBRARY = re.compile(r"nccl|rccl|oneccl|msccl", re.IGNORECASE)
-_CUSTOM_ALL_REDUCE = re.compile(r"cross_device_reduce|(?:one|two)_shot_all_reduce|multimem_all_reduce")
+# Libraries whose kernels let ranks meet: NCCL and RCCL (which keeps NCCL's names), oneCCL, MSCCL.
+_LIBRARIES = ("nccl", "rccl", "oneccl", "msccl")
+# The one-kernel all-reduces of inference servers and of PyTorch's symmetric memory.
+_CUSTOM_ALL_REDUCE = (
+    "cross_device_reduce",
+    "one_shot_all_reduce",
+    "two_shot_all_reduce",
+    "multimem_all_reduce",
+)
+_PARAMETERS = re.compile(r"[(<]")
 # Longer names first: "all_reduce" also contains "reduce".
 _OPS: tuple[tuple[str, CollectiveOp], ...] = (
     ("barrier", CollectiveOp.BARRIER),
@@ -150,13 +156,12 @@ def api_class(name: str) -> ApiClass:
 
 def collective_op(name: str) -> CollectiveOp:
     """What a kernel called ``name`` does between ranks; ``NONE`` for ordinary kernels."""
-    if _CUSTOM_ALL_REDUCE.search(name):
+    if any(word in name for word in _CUSTOM_ALL_REDUCE):
         return CollectiveOp.ALL_REDUCE
-    library = _LIBRARY.search(name)
-    if library is None:
-        return CollectiveOp.NONE
     # Arguments and template parameters name types, not the operation.
-    stem = re.split(r"[(<]", name[library.end() :], maxsplit=1)[0].lower().replace("_", "")
+    stem = _PARAMETERS.split(name, maxsplit=1)[0].lower().replace("_", "")
+    if not any(library in stem for library in _LIBRARIES):
+        return CollectiveOp.NONE
     for word, op in _OPS:
         if word in stem:
             return op

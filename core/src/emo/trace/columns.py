@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from emo.trace.model import I8, I64
 
 Mask = NDArray[np.bool_]
+T = TypeVar("T", bound=np.generic)
 
 
 def one_of(values: I8, wanted: Sequence[int]) -> Mask:
@@ -39,6 +41,14 @@ def row_of(keys: I64, rows: I64, wanted: I64) -> I64:
     hit = (keys[order[position]] == wanted) & (wanted >= 0)
     found[hit] = rows[order[position[hit]]]
     return found
+
+
+def distinct(values: NDArray[T]) -> NDArray[T]:
+    """The different values, sorted. ``np.unique`` does the same, but imports ``numpy.ma`` first (50 ms)."""
+    ordered = np.sort(values)
+    first = np.ones(len(ordered), dtype=bool)
+    first[1:] = ordered[1:] != ordered[:-1]
+    return ordered[first]
 
 
 def runs(order: I64, key: NDArray[np.integer]) -> Iterator[I64]:

@@ -20,7 +20,7 @@ from itertools import pairwise
 import numpy as np
 
 from emo.trace.classify import LAUNCHING, ApiClass, NameClasses, classify_names
-from emo.trace.columns import lane_of, one_of, row_of
+from emo.trace.columns import distinct, lane_of, one_of, row_of
 from emo.trace.model import API_KINDS, GPU_KINDS, I64, Iteration, Kind, Labels, Ops, Thread
 
 ENOUGH = 3
@@ -104,7 +104,7 @@ class _Marks:
         """Rows of each accepted name, sorted by start."""
         order = np.argsort(self.start_ns, kind="stable")
         result = {}
-        for name_id in np.unique(self.name_id):
+        for name_id in distinct(self.name_id):
             name = self.names[name_id]
             if accept(name):
                 result[name] = order[self.name_id[order] == name_id]
@@ -129,7 +129,9 @@ class _Marks:
         rows = by_name[name]
         ends = self.end_ns[rows].tolist()
         if ends[-1] == self.start_ns[rows[-1]]:
-            ends[-1] = max(ends[-1], self.last_call_ns)  # an instant: it was still open when recording stopped
+            ends[-1] = max(
+                ends[-1], self.last_call_ns
+            )  # an instant: it was still open when recording stopped
         return _disjoint([Iteration(a, b, f"{name} {i}") for i, (a, b) in enumerate(pairwise(ends), 1)])
 
 
@@ -165,9 +167,7 @@ def _disjoint(found: list[Iteration]) -> list[Iteration]:
 
 def _named_ranges(ops: Ops, marks: _Marks, classes: NameClasses, contacts: _Contacts) -> list[Iteration]:
     """Ranges with the same text, numbers aside, that hold nearly all launches of the busiest thread."""
-    calls = np.flatnonzero(
-        one_of(ops.kind, API_KINDS) & one_of(classes.api_class[ops.name_id], LAUNCHING)
-    )
+    calls = np.flatnonzero(one_of(ops.kind, API_KINDS) & one_of(classes.api_class[ops.name_id], LAUNCHING))
     if not len(calls) or not len(marks.start_ns):
         return []
     threads, counts = np.unique(ops.thread[calls], return_counts=True)
@@ -225,7 +225,7 @@ def _graph_replays(ops: Ops, classes: NameClasses, contacts: _Contacts) -> list[
     graph_of = {key: number for number, key in enumerate(dict.fromkeys(tuple(sequence[i]) for i in replayed))}
     graphs = np.array([graph_of[tuple(sequence[i])] for i in replayed], dtype=np.int64)
     starts = ops.start_ns[calls[replayed]]
-    return _periods(graphs, starts, _last_end(ops), "replay", contacts.in_each)
+    return _periods(graphs, starts, None, "replay", contacts.in_each)
 
 
 def _kernel_periods(ops: Ops, contacts: _Contacts) -> list[Iteration]:
@@ -247,7 +247,9 @@ def _kernel_periods(ops: Ops, contacts: _Contacts) -> list[Iteration]:
         at_ns = np.maximum.accumulate(np.where(launch >= 0, ops.start_ns[launch], ops.start_ns[0]))
     symbols = _symbols(ops, gpu)
     accept = contacts.in_each if contacts.known else lambda found: total >= MIN_BLIND_PERIOD * len(found)
-    return _periods(symbols, at_ns, _last_end(ops), "period", accept)
+    # GPU records only: there is no CPU work after the last kernel that could be missing.
+    end_ns = None if contacts.known else _last_end(ops)
+    return _periods(symbols, at_ns, end_ns, "period", accept)
 
 
 def _last_end(ops: Ops) -> int:
@@ -262,10 +264,12 @@ def _symbols(ops: Ops, rows: I64) -> I64:
 
 
 def _periods(
-    symbols: I64, at_ns: I64, end_ns: int, name: str, accept: Callable[[list[Iteration]], bool]
+    symbols: I64, at_ns: I64, end_ns: int | None, name: str, accept: Callable[[list[Iteration]], bool]
 ) -> list[Iteration]:
     """Cut a sequence into its repetitions: ``[at[first], at[next first])``; empty if it does not repeat.
 
+    A repetition ends where the next begins. When the last one is followed by nothing, the CPU work
+    after it is not in the trace: it ends at ``end_ns``, or is left out if that is None.
     ``at_ns`` says when each item was launched. At least three repetitions must hold
     MIN_COVERAGE of all items. The shortest period that ``accept`` takes wins.
     """
@@ -277,10 +281,13 @@ def _periods(
         first += _phase(at_ns, first, period, repeats, count - repeats * period)
         bounds = [int(at_ns[first + i * period]) for i in range(repeats)]
         after = first + repeats * period
-        bounds.append(int(at_ns[after]) if after < len(at_ns) else end_ns)
-        found = _disjoint(
-            [Iteration(a, b, f"{name} {i}") for i, (a, b) in enumerate(pairwise(bounds), 1)]
-        )
+        if after < len(at_ns):
+            bounds.append(int(at_ns[after]))
+        elif end_ns is not None:
+            bounds.append(end_ns)
+        if len(bounds) <= ENOUGH:
+            continue
+        found = _disjoint([Iteration(a, b, f"{name} {i}") for i, (a, b) in enumerate(pairwise(bounds), 1)])
         if accept(found):
             return found
     return []

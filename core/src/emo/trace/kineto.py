@@ -276,7 +276,7 @@ def _no_events(path: str | PathLike[str], scan: Scan) -> TraceError:
     if scan.truncated:
         found = "found JSON that ends or breaks before any traceEvents"
     elif scan.metadata:
-        keys = ", ".join(list(scan.metadata)[:5])
+        keys = ", ".join(repr(key[:32]) for key in list(scan.metadata)[:5])
         found = f"found JSON without a traceEvents array (keys: {keys})"
     else:
         found = "found JSON without trace events"

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emo.errors import TraceError
-from emo.trace.columns import Mask, row_of, shape_hash
+from emo.trace.columns import Mask, distinct, row_of, shape_hash
 from emo.trace.model import I64, DeviceInfo, RawCategory, RawTrace, Thread
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
@@ -45,8 +45,27 @@ _NULL = -(1 << 62)  # stands for NULL while a column is read: no time, id or siz
 _NO_ID = 0xFFFFFFFF  # CUPTI's "no such stream" and "no such event"
 _NVTX_RANGES = (59, 60, 70, 71)  # push/pop and start/end ranges, and their NVTXT twins
 _STREAM_WAIT, _EVENT_SYNC = 2, 1  # CUPTI's synchronisation types that name an event
-_COPIES = {1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 5: "AtoA", 6: "AtoD", 7: "DtoA", 8: "DtoD", 9: "HtoH", 10: "PtoP"}
-_MEMORY = {0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed", 5: "Device Static", 6: "Managed Static"}
+_COPIES = {
+    1: "HtoD",
+    2: "DtoH",
+    3: "HtoA",
+    4: "AtoH",
+    5: "AtoA",
+    6: "AtoD",
+    7: "DtoA",
+    8: "DtoD",
+    9: "HtoH",
+    10: "PtoP",
+}
+_MEMORY = {
+    0: "Pageable",
+    1: "Pinned",
+    2: "Device",
+    3: "Array",
+    4: "Managed",
+    5: "Device Static",
+    6: "Managed Static",
+}
 
 _API_VERSION = re.compile(r"_v\d+$")
 # What PyTorch's emit_nvtx appends to the name of a framework op.
@@ -99,7 +118,9 @@ class _Reader:
         connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
         self.tables = {
             table: {row[0] for row in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))}
-            for (table,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+            for (table,) in connection.execute(
+                "SELECT name FROM sqlite_master WHERE type = 'table'"
+            ).fetchall()
         }
         self.names = _Names()
         self.dropped: dict[str, int] = {}
@@ -108,12 +129,17 @@ class _Reader:
         if not self.tables.keys() & {KERNEL, GRAPH, RUNTIME, MEMCPY}:
             found = ", ".join(sorted(self.tables)[:5]) or "none"
             raise TraceError(
-                self.path, f"an SQLite file without CUDA activity (tables: {found})", expected=EXPECTED, hint=HINT
+                self.path,
+                f"an SQLite file without CUDA activity (tables: {found})",
+                expected=EXPECTED,
+                hint=HINT,
             )
         self.strings = {number: str(value) for number, value in self._rows("StringIds", "id", "value")}
         self.processes = self._processes()
         self.gpu_of = self._gpu_ordinals()
-        events = self._table(EVENT, "timestamp", "streamId", "correlationId", "globalPid", "eventId", "eventSyncId")
+        events = self._table(
+            EVENT, "timestamp", "streamId", "correlationId", "globalPid", "eventId", "eventSyncId"
+        )
         parts = [
             self._api(events),
             self._kernels(),
@@ -248,7 +274,7 @@ class _Reader:
             rows,
             name_id=self.names.spread(rows[name], self._string),
             graph_node=np.where(rows["graphNodeId"] == _NULL, -1, rows["graphNodeId"]),
-            shape_hash=shape_hash(*(rows[column] for column in shape)),
+            shape_hash=np.where(rows["gridX"] == _NULL, 0, shape_hash(*(rows[column] for column in shape))),
         )
 
     def _graphs(self) -> Columns:
@@ -260,7 +286,8 @@ class _Reader:
 
     def _copies(self) -> Columns:
         rows = self._timed(MEMCPY, *_ON_GPU, "bytes", "copyKind", "srcKind", "dstKind", "graphNodeId")
-        code = (rows["copyKind"] & 0xFF) << 16 | (rows["srcKind"] & 0xFF) << 8 | (rows["dstKind"] & 0xFF)
+        codes = [np.where(rows[c] < 0, 0xFF, rows[c] & 0xFF) for c in ("copyKind", "srcKind", "dstKind")]
+        code = codes[0] << 16 | codes[1] << 8 | codes[2]
 
         def name(code: int) -> str:
             kind = _COPIES.get(code >> 16, "(unknown direction)")
@@ -367,7 +394,7 @@ class _Reader:
     def _devices(self, columns: Columns) -> list[DeviceInfo]:
         """Devices that the file describes, and those that only its ops mention."""
         known = dict(self._rows("TARGET_INFO_GPU", "id", "name"))
-        used = np.unique(columns["device"][columns["device"] >= 0]).tolist()
+        used = distinct(columns["device"][columns["device"] >= 0]).tolist()
         ordinals = {i for i in known if isinstance(i, int)} | set(used)
         return [DeviceInfo(i, str(known.get(i, ""))) for i in sorted(ordinals)]
 

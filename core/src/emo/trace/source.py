@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
+from typing import BinaryIO, Self
 
 from emo.errors import TraceError
 
@@ -75,7 +75,7 @@ class Source:
             self._file.close()
             raise
 
-    def __enter__(self) -> Source:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

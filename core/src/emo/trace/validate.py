@@ -26,7 +26,7 @@ from emo.trace.classify import (
     NameClasses,
     classify_names,
 )
-from emo.trace.columns import Mask, lane_of, one_of, row_of, runs
+from emo.trace.columns import Mask, distinct, lane_of, one_of, row_of, runs
 from emo.trace.iterations import find_iterations
 from emo.trace.model import (
     API_KINDS,
@@ -111,9 +111,7 @@ def validate(raw: RawTrace) -> Trace:
 
     Never raises for what the records hold; ``raw`` is not changed.
     """
-    quality = TraceQuality(
-        records=len(raw.category), dropped=dict(raw.dropped), truncated=raw.truncated
-    )
+    quality = TraceQuality(records=len(raw.category), dropped=dict(raw.dropped), truncated=raw.truncated)
     classes = classify_names(raw.names)
     start_ns, end_ns, kept, clipped = _clean_times(raw, quality)
 
@@ -132,13 +130,14 @@ def validate(raw: RawTrace) -> Trace:
 
     launch_row = _join_launches(table)
     launch_row = _align_clocks(table, launch_row, quality)
-    _tell_collectives(table, launch_row, raw.names, classes)
+    _tell_collectives(table, launch_row, classes)
     real_overlaps = _clip_rounded_ends(table, quality)
 
     ops = table.ops()
     iterations, source = find_iterations(ops, labels, raw.names, raw.threads, classes)
     window_start_ns, window_end_ns = _window(ops, labels)
-    _count(ops, launch_row, classes, iterations, table.damaged, quality, window_start_ns, window_end_ns)
+    window = Iteration(window_start_ns, window_end_ns + 1, "window")
+    _count(ops, launch_row, classes, iterations, table.damaged, quality, window)
     quality.sync_info = _sync_info(ops, classes, recorded)
     quality.overlap_ratio = overlap_ratio(ops)
 
@@ -322,7 +321,7 @@ def _place_on_devices(table: _Table, raw: RawTrace, quality: TraceQuality) -> No
     lost = table.is_gpu() & (table.device < 0)
     if not lost.any():
         return
-    known = np.unique(table.device[table.is_gpu() & ~lost])
+    known = distinct(table.device[table.is_gpu() & ~lost])
     if len(known) == 0 and len(raw.devices) <= 1:
         known = np.array([raw.devices[0].device if raw.devices else 0])
     if len(known) == 1:
@@ -443,7 +442,7 @@ def _one_call_per_correlation(table: _Table, classes: NameClasses, quality: Trac
     """Of several calls with one id the first launch keeps it (else the first call)."""
     rows = np.flatnonzero(table.is_api() & (table.correlation >= 0))
     ids = table.correlation[rows]
-    if len(np.unique(ids)) == len(ids):
+    if np.all(np.diff(np.sort(ids))):
         return
     launching = one_of(classes.api_class[table.name_id[rows]], LAUNCHING)
     order = np.lexsort((rows, ~launching, ids))
@@ -555,19 +554,20 @@ def _skew(lead_ns: I64) -> int:
     return -worst_ns
 
 
-def _tell_collectives(table: _Table, launch_row: I64, names: list[str], classes: NameClasses) -> None:
-    """NCCL runs an all-to-all as send and receive: the annotation around the launch tells.
+def _tell_collectives(table: _Table, launch_row: I64, classes: NameClasses) -> None:
+    """Where a kernel's name leaves it open, the annotation around its launch tells what it does.
 
-    A COLLECTIVE row whose kernel's name says SEND_RECV is therefore an all-to-all.
+    NCCL runs an all-to-all as send and receive, and RCCL has one generic kernel for
+    everything. A COLLECTIVE row whose name says SEND_RECV is therefore an all-to-all.
     """
-    doubtful = np.flatnonzero((table.kind == Kind.P2P) & (launch_row >= 0))
-    marks = np.flatnonzero(table.kind == Kind.ANNOTATION)
-    op = classes.collective_op[table.name_id[marks]]
-    marks = marks[(op != CollectiveOp.NONE) & (op != CollectiveOp.UNKNOWN)]
-    if not len(doubtful) or not len(marks):
-        return
+    op = classes.collective_op[table.name_id]
+    is_open = (op == CollectiveOp.SEND_RECV) | (op == CollectiveOp.UNKNOWN)
+    is_open &= one_of(table.kind, (Kind.COLLECTIVE, Kind.P2P)) & (launch_row >= 0)
+    doubtful = np.flatnonzero(is_open)
+    tells = (op != CollectiveOp.NONE) & (op != CollectiveOp.UNKNOWN)
+    marks = np.flatnonzero((table.kind == Kind.ANNOTATION) & tells)
     launches = launch_row[doubtful]
-    for thread in np.unique(table.thread[launches]):
+    for thread in distinct(table.thread[launches]):
         here = np.flatnonzero(table.thread[launches] == thread)
         own = marks[table.thread[marks] == thread]
         if not len(own):
@@ -575,9 +575,8 @@ def _tell_collectives(table: _Table, launch_row: I64, names: list[str], classes:
         at_ns = table.start_ns[launches[here]]
         last = np.searchsorted(table.start_ns[own], at_ns, side="right") - 1
         covered = (last >= 0) & (table.end_ns[own[last]] >= at_ns)
-        what = classes.collective_op[table.name_id[own[last]]]
-        joint = covered & (what != CollectiveOp.SEND_RECV)
-        table.kind[doubtful[here[joint]]] = Kind.COLLECTIVE
+        kind = np.where(op[own[last]] == CollectiveOp.SEND_RECV, Kind.P2P, Kind.COLLECTIVE)
+        table.kind[doubtful[here[covered]]] = kind[covered]
 
 
 def _clip_rounded_ends(table: _Table, quality: TraceQuality) -> int:
@@ -614,47 +613,62 @@ def _count(
     iterations: list[Iteration],
     damaged: Mask,
     quality: TraceQuality,
-    window_start_ns: int,
-    window_end_ns: int,
+    window: Iteration,
 ) -> None:
     """Fill the counts of ``quality``, over all and per iteration (or the window, if there is none)."""
     gpu = np.flatnonzero(one_of(ops.kind, GPU_KINDS))
-    has_kernel = np.zeros(len(ops), dtype=bool)
-    has_kernel[launch_row[gpu][launch_row[gpu] >= 0]] = True
-    launches = _launches(ops, classes, has_kernel)
-    orphan = launch_row[gpu] < 0
+    orphans = gpu[launch_row[gpu] < 0]
+    gpu_ops = np.bincount(launch_row[gpu][launch_row[gpu] >= 0], minlength=len(ops))
+    launches = _launches(ops, classes, gpu_ops > 0)
+    due = _due(ops, classes, launches, gpu_ops)
+    missing = np.where(gpu_ops[launches] > 0, 0, due)
 
-    quality.launches = len(launches)
-    quality.launches_without_kernel = int(np.count_nonzero(~has_kernel[launches]))
+    quality.launches = int(due.sum())
+    quality.launches_without_kernel = int(missing.sum())
+    if quality.launches:
+        quality.completeness = 1.0 - quality.launches_without_kernel / quality.launches
     quality.kernels = len(gpu)
-    quality.kernels_without_launch = int(np.count_nonzero(orphan))
-    if len(launches):
-        quality.completeness = 1.0 - quality.launches_without_kernel / len(launches)
-    joined = gpu[~orphan]
+    quality.kernels_without_launch = len(orphans)
+    joined = gpu[launch_row[gpu] >= 0]
     if len(joined):
-        quality.head_loss_ns = int(ops.start_ns[joined[0]]) - window_start_ns
+        quality.head_loss_ns = int(ops.start_ns[joined[0]]) - window.start_ns
 
-    steps = iterations or [Iteration(window_start_ns, window_end_ns + 1, "window")]
+    steps = iterations or [window]
     # A kernel belongs to the step that launched it: work may still be queued at a step's end.
-    home_ns = np.where(launch_row >= 0, ops.start_ns[launch_row], ops.start_ns)
-    step_of = _step_of(steps, home_ns)
+    step_of = _step_of(steps, np.where(launch_row >= 0, ops.start_ns[launch_row], ops.start_ns))
 
-    def per_step(rows: I64) -> I64:
-        inside = step_of[rows]
-        return np.bincount(inside[inside >= 0], minlength=len(steps))
+    def per_step(rows: I64, weight: I64 | None = None) -> list[int]:
+        inside = step_of[rows] >= 0
+        weight = np.ones(len(rows), dtype=np.int64) if weight is None else weight
+        sums = np.bincount(step_of[rows][inside], weights=weight[inside], minlength=len(steps))
+        return [int(number) for number in sums]
 
-    counts = zip(
-        per_step(launches),
-        per_step(launches[~has_kernel[launches]]),
-        per_step(gpu),
-        per_step(gpu[orphan]),
-        per_step(np.flatnonzero(damaged)),
-        strict=True,
-    )
     quality.steps = [
-        StepQuality(step.start_ns, step.end_ns, *(int(n) for n in numbers))
-        for step, numbers in zip(steps, counts, strict=True)
+        StepQuality(step.start_ns, step.end_ns, *numbers)
+        for step, *numbers in zip(
+            steps,
+            per_step(launches, due),
+            per_step(launches, missing),
+            per_step(gpu),
+            per_step(orphans),
+            per_step(np.flatnonzero(damaged)),
+            strict=True,
+        )
     ]
+
+
+def _due(ops: Ops, classes: NameClasses, launches: I64, gpu_ops: I64) -> I64:
+    """How many launches each one counts for: one, but a graph that lost its ops counts for all of them.
+
+    Otherwise a step that lost one replay, which may be all of its work, would look nearly complete.
+    """
+    due = np.ones(len(launches), dtype=np.int64)
+    graph = classes.api_class[ops.name_id[launches]] == ApiClass.GRAPH_LAUNCH
+    replayed = gpu_ops[launches[graph]]
+    if len(replayed):
+        # How large the lost one was is unknown: as large as the largest, or as all other launches.
+        due[graph & (gpu_ops[launches] == 0)] = int(replayed.max()) or len(launches)
+    return due
 
 
 def _launches(ops: Ops, classes: NameClasses, has_kernel: Mask) -> I64:
@@ -666,7 +680,7 @@ def _launches(ops: Ops, classes: NameClasses, has_kernel: Mask) -> I64:
     edge = np.zeros(len(ops), dtype=np.int64)
     edge[api & (cls == ApiClass.CAPTURE_BEGIN)] = 1
     edge[api & (cls == ApiClass.CAPTURE_END)] = -1
-    for thread in np.unique(ops.thread[edge != 0]):
+    for thread in distinct(ops.thread[edge != 0]):
         rows = np.flatnonzero(ops.thread == thread)
         due[rows[np.cumsum(edge[rows]) > 0]] = False
     return np.flatnonzero(due)
@@ -684,9 +698,9 @@ def overlap_ratio(ops: Ops) -> float:
     """Time with two or more streams busy / time with at least one, of the GPU where it is largest."""
     gpu = np.flatnonzero(one_of(ops.kind, GPU_KINDS))
     worst = 0.0
-    for device in np.unique(ops.device[gpu]):
+    for device in distinct(ops.device[gpu]):
         rows = gpu[ops.device[gpu] == device]
-        streams = np.unique(ops.stream[rows])
+        streams = distinct(ops.stream[rows])
         if len(streams) < 2:
             continue
         spans = [_union(ops, rows[ops.stream[rows] == stream]) for stream in streams]

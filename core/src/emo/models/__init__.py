@@ -1,0 +1,1 @@
+"""How time and power follow the clock: GPU catalogue and priors. Measured models join them later."""
