@@ -13,7 +13,7 @@ setup(
             "emo._native",
             sources=sorted(str(path) for path in NATIVE.glob("*.c")),
             depends=sorted(str(path) for path in NATIVE.glob("*.h")),
-            extra_compile_args=["-O2", "-std=c11", "-Wall", "-Wextra"],
+            extra_compile_args=["-O3", "-std=c11", "-Wall", "-Wextra"],
         )
     ]
 )

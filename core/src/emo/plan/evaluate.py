@@ -89,12 +89,51 @@ class PaceMeter:
         return float((paces[usable] / reference[usable]).max()) if usable.any() else 1.0
 
 
+class TimeAccount:
+    """How a GPU's time splits into classes of work, waiting and idling, in any replay of a graph."""
+
+    def __init__(self, graph: Graph, classes: I8) -> None:
+        self._graph = graph
+        nodes = graph.nodes
+        self._ops = [np.flatnonzero(nodes.gpu == gpu) for gpu in range(len(graph.gpus))]
+        self._classes = [classes[ops] for ops in self._ops]
+        # The point at which an op's waiting for known peers ends: its joint's start, else its own.
+        self._wait_end = graph.start_point.copy()
+        self._wait_more_ns = graph.peer_wait_ns[graph.end_point].copy()
+        for joint in graph.joints:
+            members = list(joint.nodes)
+            self._wait_end[members] = joint.start_point
+            if not joint.rooted:
+                self._wait_more_ns[members] += graph.peer_wait_ns[joint.end_point]
+
+    def of(self, time_ns: I64) -> F64:
+        """Nanoseconds per GPU and state (shape (GPUs, STATES)); every row adds up to the makespan.
+
+        Where streams overlap, the time is shared out in proportion to the ops' durations.
+        """
+        makespan = int(time_ns.max(initial=0))
+        account = np.zeros((len(self._ops), STATES))
+        for gpu, ops in enumerate(self._ops):
+            start, end = time_ns[self._graph.start_point[ops]], time_ns[self._graph.end_point[ops]]
+            wait = np.maximum(time_ns[self._wait_end[ops]] - start, 0) + self._wait_more_ns[ops]
+            work_start = np.minimum(start + wait, end)
+            busy_ns = union(work_start, end).total_ns
+            occupied_ns = union(start, end).total_ns if wait.any() else busy_ns
+            by_class = np.bincount(self._classes[gpu], weights=end - work_start, minlength=CLASSES)
+            if busy_ns:
+                account[gpu, :CLASSES] = by_class * (busy_ns / by_class.sum())
+            account[gpu, WAITING] = occupied_ns - busy_ns
+            account[gpu, IDLE] = makespan - occupied_ns
+        return account
+
+
 class ScaledGraph:
     """A graph with what is needed to replay it at any clocks and CPU scale."""
 
     def __init__(self, graph: Graph, classes: I8) -> None:
         self.graph = graph
         self.meter = PaceMeter(graph)
+        self.time = TimeAccount(graph, classes)
         self._ops = np.flatnonzero(graph.nodes.gpu >= 0)
         self._first_node = 1 + len(graph.threads)
         # Index into a (GPUs x CLASSES) table of factors, per GPU op.
@@ -140,44 +179,6 @@ class Interval:
     high: float
 
 
-class TimeAccount:
-    """How a GPU's time splits into classes of work, waiting and idling, in any replay of a graph."""
-
-    def __init__(self, graph: Graph, classes: I8) -> None:
-        self._graph = graph
-        nodes = graph.nodes
-        self._ops = [np.flatnonzero(nodes.gpu == gpu) for gpu in range(len(graph.gpus))]
-        self._classes = [classes[ops] for ops in self._ops]
-        # The point at which an op's waiting for known peers ends: its joint's start, else its own.
-        self._wait_end = graph.start_point.copy()
-        self._wait_more_ns = graph.peer_wait_ns[graph.end_point].copy()
-        for joint in graph.joints:
-            members = list(joint.nodes)
-            self._wait_end[members] = joint.start_point
-            if not joint.rooted:
-                self._wait_more_ns[members] += graph.peer_wait_ns[joint.end_point]
-
-    def of(self, time_ns: I64) -> F64:
-        """Nanoseconds per GPU and state (shape (GPUs, STATES)); every row adds up to the makespan.
-
-        Where streams overlap, the time is shared out in proportion to the ops' durations.
-        """
-        makespan = int(time_ns.max(initial=0))
-        account = np.zeros((len(self._ops), STATES))
-        for gpu, ops in enumerate(self._ops):
-            start, end = time_ns[self._graph.start_point[ops]], time_ns[self._graph.end_point[ops]]
-            wait = np.maximum(time_ns[self._wait_end[ops]] - start, 0) + self._wait_more_ns[ops]
-            work_start = np.minimum(start + wait, end)
-            busy_ns = union(work_start, end).total_ns
-            occupied_ns = union(start, end).total_ns if wait.any() else busy_ns
-            by_class = np.bincount(self._classes[gpu], weights=end - work_start, minlength=CLASSES)
-            if busy_ns:
-                account[gpu, :CLASSES] = by_class * (busy_ns / by_class.sum())
-            account[gpu, WAITING] = occupied_ns - busy_ns
-            account[gpu, IDLE] = makespan - occupied_ns
-        return account
-
-
 class Evaluator:
     """Slowdown and energy of clock choices. A choice is a tuple of indices into ``clocks_mhz``, one per GPU.
 
@@ -194,7 +195,6 @@ class Evaluator:
         self._factors = np.array([[time_factors(ratio, level) for ratio in ratios] for level in TimeLevel])
         self._watts = np.array([[power.power_w(model.power_limit_w, ratio) for ratio in ratios] for power in self.powers])
         classes = node_classes(graph)
-        self._account = TimeAccount(graph, classes)
         self.job = ScaledGraph(graph, classes)
         graphs = [("", self.job)]
         if graph_without_inferred is not None:
@@ -223,10 +223,10 @@ class Evaluator:
         return self._slowdowns[key]
 
     def account(self, variant: Variant, choice: tuple[int, ...]) -> F64:
-        """Time per GPU and state, in one variant (inferred edges kept)."""
+        """Time per GPU and state, in one variant."""
         key = (variant.name, choice)
         if key not in self._accounts:
-            self._accounts[key] = self._account.of(self._replay(variant, choice))
+            self._accounts[key] = variant.job.time.of(self._replay(variant, choice))
         return self._accounts[key]
 
     def _replay(self, variant: Variant, choice: tuple[int, ...]) -> I64:
@@ -254,13 +254,12 @@ class Evaluator:
         return float(self._energies_j(self.account(self.nominal, choice), choice)[0])
 
     def saving_interval(self, choice: tuple[int, ...]) -> Interval:
-        """1 - energy / energy at full clock over all variants (inferred edges kept) and power priors."""
+        """1 - energy / energy at full clock over all variants and power priors."""
         full = (0,) * self.gpus
         savings = np.array(
             [
                 1.0 - self._energies_j(self.account(variant, choice), choice) / self._energies_j(self.account(variant, full), full)
                 for variant in self.variants
-                if variant.job is self.job
             ]
         )
         return Interval(float(savings[0, 0]), float(savings.min()), float(savings.max()))
@@ -273,7 +272,7 @@ class Evaluator:
 
     def time_by_class_ns(self) -> dict[KernelClass, int]:
         """Busy time of all GPUs by kernel class, as recorded."""
-        account = self._account.of(self.job.graph.time_ns)
+        account = self.job.time.of(self.job.graph.time_ns)
         return {cls: round(float(account[:, cls].sum())) for cls in KernelClass}
 
 

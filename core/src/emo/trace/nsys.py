@@ -82,7 +82,7 @@ def read_nsys(path: str | PathLike[str]) -> RawTrace:
     try:
         with closing(sqlite3.connect(uri, uri=True)) as connection:
             return _Reader(fspath(path), connection).read()
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: sqlite3 decodes its own message
         raise TraceError(
             path, f"the SQLite file cannot be read ({error})", expected=EXPECTED, hint=HINT
         ) from error
