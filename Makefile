@@ -30,6 +30,7 @@ BUILT := $(VENV)/.built
 .PHONY: setup demo test lint format bench tables fuzz soak pins clean
 
 setup: $(BUILT)
+	@:
 
 # uv takes seconds where pip takes a minute, but knows nothing of pip's own settings (a mirror, a
 # certificate): where it cannot fetch, pip does.
@@ -58,7 +59,7 @@ lint: setup
 	@$(VENV)/bin/ruff check --quiet
 	@$(VENV)/bin/ruff format --check --quiet
 	@$(VENV)/bin/mypy
-	@$(VENV)/bin/lint-imports
+	@$(VENV)/bin/lint-imports --no-logo
 
 format: setup
 	@$(VENV)/bin/ruff check --quiet --fix
@@ -74,7 +75,7 @@ fuzz: setup
 	@$(PY) tests/fuzz/fuzz_readers.py --seconds $(SECONDS_FUZZ)
 
 soak: setup
-	@HYPOTHESIS_PROFILE=soak $(PY) -m pytest --timeout 1800 $(TESTS)
+	@$(PY) -m pytest --hypothesis-profile soak --timeout 1800 $(TESTS)
 
 # Index addresses stay out of the pins, so that they work with any mirror.
 COMPILE := $(VENV)/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
@@ -86,5 +87,4 @@ pins: $(PINNED)
 
 clean:
 	rm -rf $(VENV) .bench build core/src/emo.egg-info core/src/emo/*.so
-	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
-	find core tests -name __pycache__ -type d -exec rm -rf {} +
+	find . -type d \( -name __pycache__ -o -name '.*_cache' -o -name .hypothesis \) -prune -exec rm -rf {} +

@@ -80,7 +80,10 @@ def main() -> int:
     """Write the tables; returns 0, or 1 without samples."""
     samples = Path(os.environ.get("EMO_SAMPLES", REPOSITORY.parent / "shared")) / "traces"
     if not samples.is_dir():
-        print(f"no sample traces at {samples}; set EMO_SAMPLES to the folder that holds traces/", file=sys.stderr)
+        print(
+            f"no sample traces at {samples}; set EMO_SAMPLES to the folder that holds traces/",
+            file=sys.stderr,
+        )
         return 1
     first = [
         "| trace | nodes | edges | iterations | step | sync records | complete | replay error | worst start "

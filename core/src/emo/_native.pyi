@@ -68,3 +68,11 @@ def toposort(
 def trace_back(
     src: NDArray[np.int32], decided_by: NDArray[np.int32], point: int, out_points: NDArray[np.int32], /
 ) -> int: ...
+def accumulate(
+    src: NDArray[np.int32],
+    decided_by: NDArray[np.int32],
+    value: NDArray[np.int64],
+    reset: NDArray[np.bool_],
+    out: NDArray[np.int64],
+    /,
+) -> None: ...

@@ -21,6 +21,7 @@ from emo.graph.predict import Prediction, PredictionErrors, predict_iterations, 
 from emo.graph.replay import Timeline, replay
 from emo.graph.slack import Slack, find_slack
 from emo.graph.steps import StepTime, recorded_step_time
+from emo.graph.tracing import ASSUMED_TRACING_FACTOR, cpu_scale
 from emo.trace.model import Kind, StepQuality, Trace
 from emo.trace.read import read_trace
 from emo.trace.validate import MIN_COMPLETENESS, gate
@@ -62,6 +63,7 @@ class Analysis:
     prediction_errors: PredictionErrors
     path: CriticalPath
     slack: Slack
+    untraced_slack: Slack  # the same with CPU work / ASSUMED_TRACING_FACTOR: what is left without the profiler
     complete_steps: int
     gate_reasons: tuple[str, ...]  # why the trace is good for Recommend only; empty: it is not
     timings_s: dict[str, float]
@@ -130,6 +132,8 @@ def analyze_traces(
         predictions, skipped = predict_iterations(graph)
     with watch.stage("slack"):
         slack = find_slack(graph, timeline)
+        untraced = cpu_scale(graph, 1.0 / ASSUMED_TRACING_FACTOR)
+        untraced_slack = find_slack(graph, replay(graph, untraced), untraced)
         path = critical_path(graph, timeline)
     unexplained_ratio = abs(1.0 - explained.makespan_ns / max(graph.makespan_ns, 1))
     complete, reasons = _quality_gate(graph, unexplained_ratio)
@@ -145,6 +149,7 @@ def analyze_traces(
         prediction_errors=summarize(predictions, skipped),
         path=path,
         slack=slack,
+        untraced_slack=untraced_slack,
         complete_steps=complete,
         gate_reasons=reasons,
         timings_s=watch.seconds,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -34,22 +34,36 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="EMO saves GPU energy without breaking latency targets.\n\n"
     "It finds where a workload has slack, from the trace that its profiler already writes.",
-    epilog="Exit codes: 0 ok, 1 own failure, 2 bad input or usage, 3 no feasible plan, 4 quality gate refused. "
-    "EMO_DEBUG=1 shows tracebacks.",
+    epilog="Exit codes: 0 ok, 1 own failure, 2 bad input or usage, 3 no feasible plan, 4 quality gate "
+    "refused. EMO_DEBUG=1 shows tracebacks.",
 )
 
 Traces = Annotated[
     list[str],
-    typer.Argument(metavar="TRACE...", help="trace files, one per rank of one job, in any order", show_default=False),
+    typer.Argument(
+        metavar="TRACE...", help="trace files, one per rank of one job, in any order", show_default=False
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON document on stdout, nothing else")]
 QueueDepth = Annotated[
-    int, typer.Option("--queue-depth", min=1, metavar="N", help="launches that a GPU queues before a launch call blocks")
+    int,
+    typer.Option(
+        "--queue-depth", min=1, metavar="N", help="launches that a GPU queues before a launch call blocks"
+    ),
 ]
 Without = Annotated[
     list[str] | None,
-    typer.Option("--without", metavar="RULE", help="expert: leave a rule of the graph out (repeatable), e.g. event_inferred"),
+    typer.Option(
+        "--without",
+        metavar="RULE",
+        help="expert: leave a rule of the graph out (repeatable), e.g. event_inferred",
+    ),
 ]
+
+
+def _examples(*lines: str) -> str:
+    """Text under a command's options; the control character keeps the lines as they are."""
+    return "\n".join(("\b", "Examples:", *(f"  {line}" for line in lines)))
 
 
 @app.callback()
@@ -57,17 +71,29 @@ def _root() -> None:
     """Options of the program itself: none so far; makes typer keep the command names."""
 
 
-@app.command(name="analyze")
+@app.command(
+    name="analyze",
+    epilog=_examples(
+        "emo analyze trace.json.gz",
+        "emo analyze rank*.json.gz -o report.html",
+        "emo analyze trace.json.gz --json | jq .gpus",
+    ),
+)
 def analyze_command(
     traces: Traces,
     as_json: AsJson = False,
     output: Annotated[
-        str | None, typer.Option("-o", "--output", metavar="FILE.html", help="write an HTML report, one self-contained file")
+        str | None,
+        typer.Option(
+            "-o", "--output", metavar="FILE.html", help="write an HTML report, one self-contained file"
+        ),
     ] = None,
     overlay: Annotated[
         str | None,
         typer.Option(
-            "--overlay", metavar="FILE.json.gz", help="write the trace with critical path and slack, for ui.perfetto.dev"
+            "--overlay",
+            metavar="FILE.json.gz",
+            help="write the trace with critical path and slack, for ui.perfetto.dev",
         ),
     ] = None,
     queue_depth: QueueDepth = DEFAULT_QUEUE_DEPTH,
@@ -77,12 +103,6 @@ def analyze_command(
 
     Reads Kineto (PyTorch profiler) JSON, nsys SQLite exports and rocprofiler-sdk JSON, plain or
     gzipped; the format is found from the content.
-
-    \b
-    Examples:
-      emo analyze trace.json.gz
-      emo analyze rank*.json.gz -o report.html
-      emo analyze trace.json.gz --json | jq .gpus
     """
     from emo.outputs import check_outputs
 
@@ -95,28 +115,37 @@ def analyze_command(
     with StageProgress(len(traces) + 2 + len(outputs)) as progress:
         analysis = analyze(traces, queue_depth=queue_depth, without=rules, progress=progress)
         if output is not None:
-            from emo.report import write_report
+            from emo.report.html import write_report
 
-            _write(outputs["--output"], lambda path: write_report(analysis, path), progress)
+            progress(f"writing {output}")
+            write_report(analysis, outputs["--output"])
         if overlay is not None:
             from emo.report.overlay import write_overlay
 
-            _write(outputs["--overlay"], lambda path: write_overlay(analysis, path), progress)
+            progress(f"writing {overlay}")
+            write_overlay(analysis, outputs["--overlay"])
     document = analysis_document(analysis, without=rules)
     if as_json:
         _print_json(document)
     else:
         from emo.api.analysis import AnalysisReport
-        from emo.summary import print_analysis
+        from emo.summary import analysis_text
 
-        print_analysis(AnalysisReport.model_validate(document))
+        _print(analysis_text(AnalysisReport.model_validate(document)))
         for path in outputs.values():
-            print(f"\nwritten: {printable(str(path))}")
+            _print(f"written: {printable(str(path))}")
     _require_complete_step(analysis.complete_steps, traces)
     return EXIT_OK
 
 
-@app.command(name="whatif")
+@app.command(
+    name="whatif",
+    epilog=_examples(
+        "emo whatif trace.json.gz --scale gpu=1.1",
+        "emo whatif rank*.json --scale cpu:7=1.1 --scale kind:collective=0.5",
+        "emo whatif trace.json.gz --scale 'name:gemm=1.2' --json",
+    ),
+)
 def whatif_command(
     traces: Traces,
     scale: Annotated[
@@ -125,7 +154,8 @@ def whatif_command(
             "--scale",
             metavar="SELECTOR=FACTOR",
             show_default=False,
-            help="multiply durations (repeatable): gpu, cpu, rank:R, cpu:R, device:D, stream:S, name:REGEX, kind:KIND",
+            help="multiply durations (repeatable); selectors: gpu, cpu, rank:R, cpu:R, device:D, stream:S, "
+            "name:REGEX, kind:KIND",
         ),
     ],
     as_json: AsJson = False,
@@ -136,12 +166,6 @@ def whatif_command(
 
     `gpu` and `rank:R` scale GPU work, `cpu` and `cpu:R` the work of the CPU between calls. What
     waits for what stays as it was; only times change.
-
-    \b
-    Examples:
-      emo whatif trace.json.gz --scale gpu=1.1
-      emo whatif rank*.json --scale cpu:7=1.1 --scale kind:collective=0.5
-      emo whatif trace.json.gz --scale 'name:gemm=1.2' --json
     """
     from emo.graph.whatif import Scaling
 
@@ -169,9 +193,9 @@ def whatif_command(
         _print_json(document)
     else:
         from emo.api.analysis import WhatIfReport
-        from emo.summary import print_whatif
+        from emo.summary import whatif_text
 
-        print_whatif(WhatIfReport.model_validate(document))
+        _print(whatif_text(WhatIfReport.model_validate(document)))
     _require_complete_step(sum(complete_steps(trace.quality.steps) for trace in read), traces)
     return EXIT_OK
 
@@ -186,15 +210,15 @@ def version_command(as_json: AsJson = False) -> int:
         _print_json(document)
     else:
         from emo.api.environment import VersionReport
-        from emo.summary import print_version
+        from emo.summary import version_text
 
-        print_version(VersionReport.model_validate(document))
+        _print(version_text(VersionReport.model_validate(document)))
     return EXIT_OK
 
 
 @app.command(name="doctor")
 def doctor_command(as_json: AsJson = False) -> int:
-    """Say what of this machine EMO can use, and what to do about the rest.
+    """Say what EMO can use here, and what to do about the rest.
 
     Looks at the installation, the NVIDIA driver, permissions and optional packages. Works
     without a GPU, writes to none, and always exits with 0.
@@ -206,10 +230,14 @@ def doctor_command(as_json: AsJson = False) -> int:
         _print_json(document)
     else:
         from emo.api.environment import DoctorReport
-        from emo.summary import print_doctor
+        from emo.summary import doctor_text
 
-        print_doctor(DoctorReport.model_validate(document))
+        _print(doctor_text(DoctorReport.model_validate(document)))
     return EXIT_OK
+
+
+class _ReaderGone(Exception):
+    """Whoever read our output has closed it."""
 
 
 # --------------------------------------------------------------------------- shared by commands
@@ -229,18 +257,19 @@ def _rules(names: Sequence[str] | None) -> tuple[EdgeType, ...]:
     return tuple(known[name] for name in wanted)
 
 
-def _write(path: Any, write: Callable[[Any], None], progress: StageProgress) -> None:
-    from emo.outputs import replacing
-
-    progress(f"writing {path}")
-    with replacing(path) as temporary:
-        write(temporary)
+def _print(text: str) -> None:
+    """Write to stdout at once, so that whatever goes wrong there is known here."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # Under another name, since typer would end the program with code 1 on this one.
+        raise _ReaderGone from None
 
 
 def _print_json(document: dict[str, Any]) -> None:
     import json
 
-    sys.stdout.write(json.dumps(document, allow_nan=False, separators=(",", ":")) + "\n")
+    _print(json.dumps(document, allow_nan=False, separators=(",", ":")))
 
 
 def _require_complete_step(complete_steps: int, traces: Sequence[str]) -> None:
@@ -256,34 +285,36 @@ def _require_complete_step(complete_steps: int, traces: Sequence[str]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program and return its exit code; nothing but SystemExit of the caller's own ends it."""
+    """Run the program and return its exit code. Nothing is raised, whatever happens."""
     # Set before numpy is imported: starting a pool of threads that nothing here uses takes longer
     # than all the linear algebra there is.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
-        try:
-            return _run(list(sys.argv[1:] if arguments is None else arguments))
-        finally:
+        code = _run(list(sys.argv[1:] if arguments is None else arguments))
+        if sys.stdout is not None:
             sys.stdout.flush()
-    except KeyboardInterrupt:
+        return code
+    except (KeyboardInterrupt, typer.Abort):
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # Python flushes stdout once more at exit: give it something that takes it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    except (_ReaderGone, BrokenPipeError):
+        _discard_stdout()
         return EXIT_BROKEN_PIPE
+    except OSError as error:
+        _discard_stdout()
+        where = error.filename if error.filename is not None else "standard output"
+        return _complain(f"{where}: {error.strerror or error}", EXIT_FAILURE)
     except EmoError as error:
         return _complain(str(error), error.exit_code)
-    except typer.Abort:
-        return EXIT_INTERRUPTED
     except typer.TyperException as error:
         return _complain(f"{error.format_message().rstrip('.')}; see {_help_of(error)}", error.exit_code)
     except MemoryError:
-        return _complain("out of memory; expected room for about three times the uncompressed trace; record a shorter window", 1)
+        return _complain(
+            "out of memory; expected about three times the uncompressed trace; record less", EXIT_FAILURE
+        )
     except Exception as error:
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        return _complain(
-            f"internal: {what}; please report this with the command that you ran; set EMO_DEBUG=1 for a traceback", 1
-        )
+        advice = "please report this with the command that you ran; set EMO_DEBUG=1 for a traceback"
+        return _complain(f"internal: {what}; {advice}", EXIT_FAILURE)
 
 
 def _run(arguments: list[str]) -> int:
@@ -295,6 +326,12 @@ def _run(arguments: list[str]) -> int:
     command = typer.main.get_command(app)
     code = command.main(args=arguments or ["--help"], prog_name="emo", standalone_mode=False)
     return code if isinstance(code, int) else EXIT_OK
+
+
+def _discard_stdout() -> None:
+    """Python flushes stdout once more at exit; where that cannot succeed it must not complain."""
+    if sys.stdout is sys.__stdout__ and sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complain(message: str, exit_code: int) -> int:

@@ -13,7 +13,7 @@ import re
 import sys
 import threading
 from dataclasses import asdict, dataclass, field
-from importlib import metadata, util
+from importlib import metadata
 from typing import Any
 
 # A GPU in trouble has been seen to hold an NVML call for up to a minute.
@@ -22,7 +22,6 @@ NVML_DEADLINE_S = 10.0
 CAP_SYS_ADMIN = 21
 
 _NVML_CLOCK_SM = 1
-_NVML_NOT_SUPPORTED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +104,11 @@ def _core() -> list[Finding]:
         installed = Finding("package", "core", "ok", f"emo {version}", "everything")
     else:
         installed = Finding(
-            "package", "core", "problem", "emo runs from a folder and is not installed", "extras and versions",
+            "package",
+            "core",
+            "problem",
+            "emo runs from a folder and is not installed",
+            "extras and versions",
             "install it: pip install -e . in the repository, or make setup",
         )
     native = native_file()
@@ -113,7 +116,11 @@ def _core() -> list[Finding]:
         extension = Finding("native extension", "core", "ok", native, "reading and replaying")
     else:
         extension = Finding(
-            "native extension", "core", "problem", "emo._native cannot be loaded", "reading and replaying",
+            "native extension",
+            "core",
+            "problem",
+            "emo._native cannot be loaded",
+            "reading and replaying",
             "build it with a C compiler: pip install -e . in the repository, or make setup",
         )
     python = Finding("python", "core", "ok", f"{platform.python_version()} at {sys.executable}", "everything")
@@ -123,27 +130,55 @@ def _core() -> list[Finding]:
 # --------------------------------------------------------------------------- GPU
 
 
+_GPU_PURPOSE = "measuring and setting clocks on this machine; analysis and planning work without"
+
+
 def _gpu(answer: NvmlAnswer) -> list[Finding]:
-    purpose = "measuring and setting clocks on this machine; analysis and planning work without"
     if answer.error is not None:
-        seen = os.path.exists("/dev/nvidiactl") or os.path.exists("/proc/driver/nvidia/version")
-        if not seen:
-            return [Finding("NVIDIA driver", "gpu", "missing", f"none here ({answer.error})", purpose, "nothing, if this machine has no NVIDIA GPU; else install the driver, in a container give it the GPUs (NVIDIA_VISIBLE_DEVICES, --gpus)")]
-        return [Finding("NVIDIA driver", "gpu", "problem", f"a device is here, but NVML fails: {answer.error}", purpose, "in a container: include the utility capability (NVIDIA_DRIVER_CAPABILITIES=utility); else reinstall or reload the driver")]
-    findings = [Finding("NVIDIA driver", "gpu", "ok", f"{answer.driver}, {len(answer.gpus)} GPUs", purpose)]
-    for gpu in answer.gpus:
-        clock = f"up to {gpu.max_sm_clock_mhz} MHz" if gpu.max_sm_clock_mhz else "highest clock not told"
-        if gpu.energy_counter:
-            findings.append(Finding(f"GPU {gpu.index}", "gpu", "ok", f"{gpu.name}, {clock}, energy counter", "metering"))
-        else:
-            findings.append(
-                Finding(
-                    f"GPU {gpu.index}", "gpu", "problem", f"{gpu.name}, {clock}, no energy counter", "metering",
-                    "expect less exact energy (integrated power); GPUs before Volta have no counter",
-                )
-            )
-    findings.append(_permission())
-    return findings
+        return [_no_nvml(answer.error)]
+    driver = f"{answer.driver}, {len(answer.gpus)} GPUs"
+    return [
+        Finding("NVIDIA driver", "gpu", "ok", driver, _GPU_PURPOSE),
+        *(_device(gpu) for gpu in answer.gpus),
+        _permission(),
+    ]
+
+
+def _no_nvml(error: str) -> Finding:
+    if any(os.path.exists(path) for path in ("/dev/nvidiactl", "/proc/driver/nvidia/version")):
+        return Finding(
+            "NVIDIA driver",
+            "gpu",
+            "problem",
+            f"a device is here, but NVML is not usable: {error}",
+            _GPU_PURPOSE,
+            "in a container, ask for the utility capability (NVIDIA_DRIVER_CAPABILITIES=utility); "
+            "elsewhere reload or reinstall the driver",
+        )
+    return Finding(
+        "NVIDIA driver",
+        "gpu",
+        "missing",
+        f"none ({error})",
+        _GPU_PURPOSE,
+        "nothing if this machine has no NVIDIA GPU; else install its driver, and give a container its GPUs "
+        "(docker run --gpus all)",
+    )
+
+
+def _device(gpu: Gpu) -> Finding:
+    clock = f"up to {gpu.max_sm_clock_mhz} MHz" if gpu.max_sm_clock_mhz else "highest clock not told"
+    counter = "energy counter" if gpu.energy_counter else "no energy counter"
+    return Finding(
+        f"GPU {gpu.index}",
+        "gpu",
+        "ok" if gpu.energy_counter else "problem",
+        f"{gpu.name}, {clock}, {counter}",
+        "metering",
+        None
+        if gpu.energy_counter
+        else "expect less exact energy, integrated from power (before Volta: always)",
+    )
 
 
 def _permission() -> Finding:
@@ -151,7 +186,11 @@ def _permission() -> Finding:
     if may_set_clocks():
         return Finding("permission to set clocks", "gpu", "ok", "CAP_SYS_ADMIN", purpose)
     return Finding(
-        "permission to set clocks", "gpu", "missing", "this process has no CAP_SYS_ADMIN", purpose,
+        "permission to set clocks",
+        "gpu",
+        "missing",
+        "this process has no CAP_SYS_ADMIN",
+        purpose,
         "none for analysis; the agent needs root, or a container with CAP_SYS_ADMIN added",
     )
 
@@ -170,7 +209,9 @@ def may_set_clocks() -> bool:
 
 def ask_nvml(library: str = "libnvidia-ml.so.1", deadline_s: float = NVML_DEADLINE_S) -> NvmlAnswer:
     """What NVML says of driver and GPUs, or why it does not; returns within ``deadline_s``."""
-    answer = NvmlAnswer(error=f"NVML did not answer within {deadline_s:g} s: a GPU hangs; see the kernel log for Xid")
+    answer = NvmlAnswer(
+        error=f"NVML did not answer within {deadline_s:g} s: a GPU hangs; see the kernel log for Xid"
+    )
     result: list[NvmlAnswer] = []
     # A daemon thread: a call that never returns must not keep the process from ending.
     thread = threading.Thread(target=lambda: result.append(_ask_nvml(library)), daemon=True)
@@ -256,7 +297,11 @@ def _extra(extra: str, packages: list[str]) -> Finding:
     if not missing:
         return Finding(f"[{extra}]", "extras", "ok", ", ".join(packages), f"the extra '{extra}'")
     return Finding(
-        f"[{extra}]", "extras", "missing", f"not installed: {', '.join(missing)}", f"the extra '{extra}'",
+        f"[{extra}]",
+        "extras",
+        "missing",
+        f"not installed: {', '.join(missing)}",
+        f"the extra '{extra}'",
         f"pip install 'emo[{extra}]'",
     )
 

@@ -7,7 +7,6 @@ what is built here against it, strictly.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,7 +19,7 @@ from emo.graph.model import BuildReport, Collective, EdgeType, Graph
 from emo.graph.predict import PredictionErrors
 from emo.graph.replay import Timeline
 from emo.graph.slack import PERSISTENT_ITERATIONS, Cause, GpuSlack, SlackWindows
-from emo.graph.steps import recorded_step_time, step_ratio
+from emo.graph.steps import MIN_ITERATIONS, recorded_step_time, step_ratio
 from emo.graph.whatif import Scaling, busiest_stream_bound_ns
 from emo.trace.model import Kind, StepQuality, Trace, TraceQuality
 from emo.trace.validate import MIN_COMPLETENESS, gate
@@ -32,8 +31,6 @@ TOP_NAMES = 10
 MAX_FAILURES = 5
 
 _KERNEL_KINDS = (Kind.KERNEL, Kind.COLLECTIVE, Kind.P2P)
-
-
 
 
 # --------------------------------------------------------------------------- analyze
@@ -96,13 +93,14 @@ def hints(analysis: Analysis) -> list[str]:
     if world > len(traces) or absent:
         of = f" of {world}" if world > len(traces) else ""
         found.append(
-            f"{len(traces)}{of} ranks given: waits for the others cannot be told from work and are never slack; "
-            "give the trace files of all ranks together"
+            f"{len(traces)}{of} ranks given: waits for the others cannot be told from work and are never "
+            "slack; give the trace files of all ranks together"
         )
     if analysis.step.basis == "window":
         found.append(
-            f"basis: window. {len(analysis.graph.iterations)} iterations were found, step time needs 3; "
-            "record 10 or more steps (torch.profiler: call prof.step() after each)"
+            f"basis: window, because a step time needs {MIN_ITERATIONS} iterations and "
+            f"{len(analysis.graph.iterations) or 'none'} were found; record {PERSISTENT_ITERATIONS} or more "
+            "(torch.profiler: call prof.step() after each)"
         )
     elif len(analysis.graph.iterations) < PERSISTENT_ITERATIONS:
         found.append(f"record {PERSISTENT_ITERATIONS} or more steps to see which slack persists")
@@ -202,7 +200,9 @@ def _top_names(graph: Graph, path: CriticalPath) -> list[Json]:
         names, inverse = np.unique(trace.ops.name_id[graph.nodes.row[node[here]]], return_inverse=True)
         # Sums of int64 as float64 are exact up to 2^53 ns, more than a hundred days.
         time_ns = np.bincount(inverse, weights=duration_ns[here], minlength=len(names))
-        for name, spent_ns, times in zip(names.tolist(), time_ns.tolist(), np.bincount(inverse).tolist(), strict=True):
+        for name, spent_ns, times in zip(
+            names.tolist(), time_ns.tolist(), np.bincount(inverse).tolist(), strict=True
+        ):
             entry = sums.setdefault(trace.names[name], [0, 0])
             entry[0] += int(spent_ns)
             entry[1] += times
@@ -249,8 +249,8 @@ def _top_windows(graph: Graph, windows: SlackWindows) -> list[Json]:
 def _name(graph: Graph, node: int) -> str | None:
     if node < 0:
         return None
-    trace = graph.traces[graph.nodes.trace[node]]
-    return trace.names[trace.ops.name_id[graph.nodes.row[node]]]
+    trace = graph.traces[int(graph.nodes.trace[node])]
+    return trace.names[int(trace.ops.name_id[graph.nodes.row[node]])]
 
 
 def _collective(graph: Graph, joint: Collective) -> Json:
@@ -288,9 +288,16 @@ def _rules(report: BuildReport, without: Sequence[EdgeType]) -> Json:
 
 
 def whatif_document(
-    graph: Graph, scalings: Sequence[Scaling], scale: np.ndarray, timeline: Timeline, timings_s: Mapping[str, float]
+    graph: Graph,
+    scalings: Sequence[Scaling],
+    scale: np.ndarray,
+    timeline: Timeline,
+    timings_s: Mapping[str, float],
 ) -> Json:
-    """``emo.whatif/v1`` (:class:`emo.api.analysis.WhatIfReport`). ``timeline`` is the replay under ``scale``."""
+    """``emo.whatif/v1`` (:class:`emo.api.analysis.WhatIfReport`).
+
+    ``timeline`` is the replay under ``scale``, which is the scale vector of ``scalings``.
+    """
     step = recorded_step_time(graph)
     ratio = step_ratio(graph, timeline.time_ns)
     return {

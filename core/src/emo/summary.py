@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections import Counter
 
-from emo.api.analysis import AnalysisReport, GpuReport, SlackWindow, WhatIfReport
-from emo.api.environment import DoctorReport, VersionReport
-from emo.terminal import console, printable
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from emo.api.analysis import AnalysisReport, FileQuality, GpuReport, SlackWindow, WhatIfReport
+from emo.api.environment import Check, DoctorReport, VersionReport
+from emo.layout import bullets, duration, heading, paragraph, percent, plural, sections, short_name, table
 
 _CAUSES = {
     "cpu": "the CPU launched late",
@@ -19,7 +15,7 @@ _CAUSES = {
     "peer_cpu": "another rank's CPU was late",
     "peer_gpu": "another rank's GPU was late",
     "contention": "another stream filled the GPU",
-    "unexplained": "not explained by the trace",
+    "unexplained": "nothing in the trace explains it",
     "capture": "edge of the capture",
 }
 _SHORT_CAUSES = {
@@ -33,60 +29,49 @@ _SHORT_CAUSES = {
     "capture": "capture edge",
 }
 _SHOWN_GPUS = 16
-_SHOWN_WINDOWS = 3
-_SHOWN_NAMES = 3
+_SHOWN = 3  # of a list of examples
 
-
-def duration(ns: float) -> str:
-    """A duration with four digits at most: ``12.3 us``, ``348.0 ms``, ``1.738 s``."""
-    size = abs(ns)
-    if size < 999.5:
-        return f"{ns:.0f} ns"
-    if size < 999_950:
-        return f"{ns / 1e3:.1f} us"
-    if size < 999_950_000:
-        return f"{ns / 1e6:.1f} ms"
-    return f"{ns / 1e9:.3f} s"
-
-
-def percent(part: float, whole: float) -> str:
-    """A share in per cent; small ones keep a digit that counts."""
-    share = 100 * part / whole if whole else 0.0
-    return f"{share:.0f} %" if share == 0 or share >= 9.95 else f"{share:.1f} %" if share >= 0.05 else "< 0.1 %"
+# Parts below this share of the whole are noise in a sentence.
+_WORTH_SAYING = 0.01
 
 
 # --------------------------------------------------------------------------- analyze
 
 
-def print_analysis(report: AnalysisReport) -> None:
-    """The summary of ``emo analyze``."""
-    out = console()
-    out.print(_headline(report))
-    out.print()
-    _say(out, "Bound by", _bound(report))
-    _say(out, "Slack", _slack(report))
-    _say(out, "Trust", _trust(report))
-    out.print()
-    out.print(_gpu_table(report))
-    _list(out, "Largest slack windows", [_window(gpu, window) for gpu, window in _windows(report)])
-    _list(out, "Most GPU time on the critical path", _names(report))
-    _list(out, "Collectives across ranks", _collectives(report))
-    _list(out, "Quality", _quality(report))
-    _list(out, "To learn more", report.hints)
+def analysis_text(report: AnalysisReport) -> str:
+    """The summary that ``emo analyze`` prints."""
     mode = "Recommend only" if report.allowed_mode == "Recommend" else "Recommend or Enforce"
-    _list(out, f"A plan from this trace: {mode}", report.allowed_mode_reasons)
+    findings = [
+        paragraph(_bound(report), "Bound by  "),
+        paragraph(_slack(report), "Slack     "),
+        paragraph(_trust(report), "Trust     "),
+    ]
+    return sections(
+        paragraph(_headline(report)),
+        "\n".join(findings),
+        _gpu_table(report.gpus, report.makespan_ns),
+        bullets("Largest slack windows", _windows(report.gpus)),
+        bullets("Most GPU time on the critical path", _names(report)),
+        bullets("Collectives across ranks", _collectives(report)),
+        bullets("Quality", _quality(report)),
+        bullets("To learn more", report.hints),
+        bullets(f"A plan from this trace: {mode}", report.allowed_mode_reasons),
+    )
 
 
 def _headline(report: AnalysisReport) -> str:
     files = report.files
-    models = {gpu.name for gpu in report.gpus if gpu.name}
-    gpus = f"{len(report.gpus)} GPU{_s(report.gpus)}" + (f" ({', '.join(sorted(models))})" if models else "")
-    if report.step_time_ns is not None:
-        pace = f"{duration(report.step_time_ns)} per step over {len(report.iterations)} iterations"
+    if len(files) == 1:
+        name = files[0].path
     else:
-        pace = f"window of {duration(report.makespan_ns)} taken as one step"
-    name = files[0].path if len(files) == 1 else f"{len(files)} files, {len({f.rank for f in files})} ranks"
-    return printable(f"{name}: {gpus}, {pace}")
+        name = f"{plural(len(files), 'file')}, {plural(len({gpu.rank for gpu in report.gpus}), 'rank')}"
+    models = sorted({gpu.name for gpu in report.gpus if gpu.name})
+    gpus = plural(len(report.gpus), "GPU") + (f" ({', '.join(models)})" if models else "")
+    if report.step_time_ns is None:
+        pace = f"a window of {duration(report.makespan_ns)} taken as one step"
+    else:
+        pace = f"{duration(report.step_time_ns)} per step over {len(report.iterations)} iterations"
+    return f"{name}: {gpus}, {pace}"
 
 
 def _bound(report: AnalysisReport) -> str:
@@ -98,211 +83,191 @@ def _bound(report: AnalysisReport) -> str:
         "copies": path.copy_ns,
         "latencies and gaps": path.idle_ns,
     }
-    ranked = sorted(parts.items(), key=lambda part: -part[1])
-    rest = ", ".join(f"{name} {percent(ns, whole)}" for name, ns in ranked[1:] if ns)
-    return f"{ranked[0][0]}: {percent(ranked[0][1], whole)} of the critical path" + (f" ({rest})." if rest else ".")
+    (first, most_ns), *rest = sorted(parts.items(), key=lambda part: -part[1])
+    others = ", ".join(f"{name} {percent(ns, whole)}" for name, ns in rest if ns)
+    return f"{first}, {percent(most_ns, whole)} of the critical path" + (f" ({others})." if others else ".")
 
 
 def _slack(report: AnalysisReport) -> str:
-    total = sum(gpu.slack_ns for gpu in report.gpus)
-    if not total:
-        return "none that could be used: no GPU only waits while something else decides the time."
-    share = percent(total, report.makespan_ns * len(report.gpus))
-    causes: dict[str, int] = {}
+    total_ns = sum(gpu.slack_ns for gpu in report.gpus)
+    if not total_ns:
+        return "none that can be used: no GPU only waits while something else decides the time."
+    causes: Counter[str] = Counter()
     for gpu in report.gpus:
-        for cause, ns in gpu.slack_by_cause.items():
-            causes[cause] = causes.get(cause, 0) + ns
+        causes.update(gpu.slack_by_cause)
     why = ", ".join(
-        f"{_CAUSES[cause]} ({percent(ns, total)})"
-        for cause, ns in sorted(causes.items(), key=lambda item: -item[1])
-        if ns >= 0.01 * total
+        f"{_CAUSES[cause]} ({percent(ns, total_ns)})"
+        for cause, ns in causes.most_common()
+        if ns >= _WORTH_SAYING * total_ns
     )
-    whose = "the GPU's time" if len(report.gpus) == 1 else "the GPUs' time"
-    return f"{share} of {whose} ({duration(total)}) could be filled without delaying anything. Why: {why}."
+    whose = "the GPU's" if len(report.gpus) == 1 else f"the {len(report.gpus)} GPUs'"
+    share = percent(total_ns, report.makespan_ns * len(report.gpus))
+    return f"{share} of {whose} time ({duration(total_ns)}) could be filled without delay. Why: {why}."
 
 
 def _trust(report: AnalysisReport) -> str:
-    text = (
-        f"replay error {report.replay_error_ratio:.2%} of the makespan, "
-        f"{report.unexplained_ratio:.2%} rests on delays that no rule explains"
-    )
+    text = f"replay error {_exact(report.replay_error_ratio)} of the makespan; "
+    text += f"{_exact(report.unexplained_ratio)} rests on delays that no rule explains"
     errors = report.cross_iteration_error
     if errors.median is not None and errors.p95 is not None:
-        text += f"; one iteration foretells another within {errors.median:.2%} (median), {errors.p95:.2%} (p95)"
+        text += f"; one iteration foretells another to within {_exact(errors.median)} (median)"
+        text += f" and {_exact(errors.p95)} (p95)"
     return text + "."
 
 
-def _gpu_table(report: AnalysisReport) -> object:
-    from rich.table import Table
+def _exact(ratio: float) -> str:
+    return f"{100 * ratio:.2f} %"
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("rank:GPU", no_wrap=True)
-    for name in ("busy", "peer wait", "idle", "slack", "persistent", "windows"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("main cause", no_wrap=True)
-    shown = sorted(report.gpus, key=lambda gpu: (gpu.rank, gpu.device))[:_SHOWN_GPUS]
-    for gpu in shown:
-        whole = report.makespan_ns
-        main = max(gpu.slack_by_cause.items(), key=lambda item: item[1], default=("", 0))
-        table.add_row(
-            f"{gpu.rank}:{gpu.device}",
-            percent(gpu.busy_ns, whole),
-            percent(gpu.peer_wait_ns, whole),
-            percent(gpu.idle_ns, whole),
-            percent(gpu.slack_ns, whole),
-            "-" if gpu.persistent_slack_ns is None else duration(gpu.persistent_slack_ns),
-            str(gpu.slack_windows),
-            _SHORT_CAUSES[main[0]] if main[1] else "-",
+
+def _gpu_table(gpus: list[GpuReport], makespan_ns: int) -> str:
+    header = ("rank:GPU", "busy", "peer wait", "idle", "slack", "per step*", "windows", "main cause")
+    rows = []
+    for gpu in sorted(gpus, key=lambda gpu: (gpu.rank, gpu.device))[:_SHOWN_GPUS]:
+        cause, cause_ns = max(gpu.slack_by_cause.items(), key=lambda item: item[1], default=("capture", 0))
+        shares = (
+            percent(ns, makespan_ns) for ns in (gpu.busy_ns, gpu.peer_wait_ns, gpu.idle_ns, gpu.slack_ns)
         )
-    if len(report.gpus) > len(shown):
-        table.caption = f"{len(report.gpus) - len(shown)} more GPUs: see --json"
-    return table
+        persistent = "-" if gpu.persistent_slack_ns is None else duration(gpu.persistent_slack_ns)
+        rows.append(
+            (
+                f"{gpu.rank}:{gpu.device}",
+                *shares,
+                persistent,
+                str(gpu.slack_windows),
+                _SHORT_CAUSES[cause] if cause_ns else "-",
+            )
+        )
+    note = "* slack that 9 of 10 iterations have; - with fewer than 10 iterations"
+    if len(gpus) > _SHOWN_GPUS:
+        note = f"{plural(len(gpus) - _SHOWN_GPUS, 'more GPU')} in --json\n{note}"
+    return f"{table(header, rows, left=frozenset({0, 7}))}\n{note}"
 
 
-def _windows(report: AnalysisReport) -> list[tuple[GpuReport, SlackWindow]]:
-    found = [(gpu, window) for gpu in report.gpus for window in gpu.top_windows if window.slack_ns and not window.edge]
-    return sorted(found, key=lambda item: -item[1].slack_ns)[:_SHOWN_WINDOWS]
+def _windows(gpus: list[GpuReport]) -> list[str]:
+    found = [
+        (gpu, window) for gpu in gpus for window in gpu.top_windows if window.slack_ns and not window.edge
+    ]
+    found.sort(key=lambda item: -item[1].slack_ns)
+    return [_window(gpu, window) for gpu, window in found[:_SHOWN]]
 
 
 def _window(gpu: GpuReport, window: SlackWindow) -> str:
-    where = f"rank {gpu.rank} GPU {gpu.device} at {duration(window.start_ns)}"
     culprit = "" if window.culprit_rank is None else f" (rank {window.culprit_rank})"
     before = f", before {short_name(window.next_op)}" if window.next_op else ""
-    return f"{duration(window.slack_ns)}, {where}: {_CAUSES[window.cause]}{culprit}{before}"
+    where = f"on rank {gpu.rank} GPU {gpu.device} at {duration(window.start_ns)}"
+    return f"{duration(window.slack_ns)} {where}: {_CAUSES[window.cause]}{culprit}{before}"
 
 
 def _names(report: AnalysisReport) -> list[str]:
-    top = report.critical_path.top[:_SHOWN_NAMES]
     whole = report.makespan_ns
-    return [f"{percent(e.time_ns, whole)} {short_name(e.name)} ({e.count} times)" for e in top if e.time_ns >= 0.01 * whole]
+    return [
+        f"{percent(entry.time_ns, whole)} {short_name(entry.name)} ({entry.count} times)"
+        for entry in report.critical_path.top[:_SHOWN]
+        if entry.time_ns >= _WORTH_SAYING * whole
+    ]
 
 
 def _collectives(report: AnalysisReport) -> list[str]:
     if not report.collectives:
         return []
-    inner = [collective for collective in report.collectives if not collective.edge]
-    waits: dict[str, int] = {}
-    for collective in inner:
-        for rank, ns in collective.wait_ns_by_rank.items():
-            waits[rank] = waits.get(rank, 0) + ns
-    wire = sum(collective.wire_ns for collective in report.collectives)
-    lines = [f"{len(report.collectives)} matched, {duration(wire)} on the wire"]
+    wire_ns = sum(collective.wire_ns for collective in report.collectives)
+    lines = [f"{len(report.collectives)} matched, {duration(wire_ns)} on the wire in all"]
+    waits: Counter[str] = Counter()
+    for collective in report.collectives:
+        if not collective.edge:
+            waits.update(collective.wait_ns_by_rank)
     if any(waits.values()):
-        longest, shortest = max(waits, key=lambda rank: waits[rank]), min(waits, key=lambda rank: waits[rank])
+        (longest, longest_ns), (shortest, shortest_ns) = waits.most_common()[0], waits.most_common()[-1]
         lines.append(
-            f"rank {longest} waited the longest for the others ({duration(waits[longest])}), "
-            f"rank {shortest} the least ({duration(waits[shortest])})"
+            f"rank {longest} waited longest for the others ({duration(longest_ns)}), "
+            f"rank {shortest} shortest ({duration(shortest_ns)})"
         )
-    if len(inner) < len(report.collectives):
-        lines.append("waits in the first one of each rank come from the opening of the capture: not counted")
+    if any(collective.edge for collective in report.collectives):
+        lines.append("waits in a rank's first one come from the opening of the capture: not counted")
     return lines
 
 
 def _quality(report: AnalysisReport) -> list[str]:
     quality = report.quality
-    lines = [
-        f"{percent(quality.completeness, 1)} of launches have their GPU op; "
-        f"{quality.complete_steps} of {quality.steps} iterations are complete"
-    ]
+    complete = (
+        "the window is"
+        if quality.steps == quality.complete_steps == 1
+        else (f"{quality.complete_steps} of {plural(quality.steps, 'step')} are")
+    )
+    lines = [f"{percent(quality.completeness)} of launches have their GPU op; {complete} complete"]
     for file in quality.files:
-        findings = [f"{n} records {what} ({reason})" for what, table in (("dropped", file.dropped), ("repaired", file.repaired)) for reason, n in table.items()]
-        if file.truncated:
-            findings.append("the file ends early")
-        if file.kernels_without_launch:
-            findings.append(f"{file.kernels_without_launch} GPU ops have no launch")
+        findings = _file_findings(file)
         if findings:
             lines.append((f"{file.path}: " if len(quality.files) > 1 else "") + ", ".join(findings))
     return lines
 
 
+def _file_findings(file: FileQuality) -> list[str]:
+    findings = [f"{plural(count, 'record')} dropped ({reason})" for reason, count in file.dropped.items()]
+    findings += [f"{plural(count, 'record')} repaired ({reason})" for reason, count in file.repaired.items()]
+    if file.kernels_without_launch:
+        findings.append(f"{plural(file.kernels_without_launch, 'GPU op')} without a launch")
+    if file.truncated:
+        findings.append("the file ends early")
+    return findings
+
+
 # --------------------------------------------------------------------------- whatif
 
 
-def print_whatif(report: WhatIfReport) -> None:
-    """The summary of ``emo whatif``."""
-    out = console()
-    change = ", ".join(f"{scaling.selector} x {scaling.factor:g}" for scaling in report.scale) or "nothing changed"
-    out.print(printable(f"What if: {change}"))
-    out.print()
+def whatif_text(report: WhatIfReport) -> str:
+    """The summary that ``emo whatif`` prints."""
+    change = ", ".join(f"{scaling.selector} x {scaling.factor:g}" for scaling in report.scale)
+    figures = [
+        paragraph(_change(report.baseline_ns, report.makespan_ns), "Makespan   "),
+        paragraph(f"{duration(report.bound_ns)} is the least: the work of the busiest stream", "Bound      "),
+    ]
     if report.step_time_ns is not None and report.baseline_step_time_ns is not None:
-        _say(out, "Step time", _change(report.baseline_step_time_ns, report.step_time_ns))
-    _say(out, "Makespan", _change(report.baseline_ns, report.makespan_ns))
-    _say(out, "Bound", f"{duration(report.bound_ns)} for the busiest stream alone.")
-    moved = sorted((c for c in report.collectives if c.delay_ns), key=lambda c: -abs(c.delay_ns))
-    _list(
-        out,
-        "Collectives that move most",
-        [f"{c.index} {short_name(c.name)}: {c.delay_ns / 1e3:+.1f} us" for c in moved[:_SHOWN_NAMES]],
+        figures.insert(
+            0, paragraph(_change(report.baseline_step_time_ns, report.step_time_ns), "Step time  ")
+        )
+    return sections(
+        paragraph(f"What if {change}:"),
+        "\n".join(figures),
+        bullets("Collectives that move most", _moved(report)),
     )
 
 
 def _change(before_ns: int, after_ns: int) -> str:
-    return f"{duration(before_ns)} -> {duration(after_ns)} ({after_ns / before_ns - 1 if before_ns else 0:+.2%})."
+    share = 100 * (after_ns / before_ns - 1) if before_ns else 0.0
+    return f"{duration(before_ns)} -> {duration(after_ns)} ({share:+.2f} %)"
+
+
+def _moved(report: WhatIfReport) -> list[str]:
+    moved = sorted((c for c in report.collectives if c.delay_ns), key=lambda c: -abs(c.delay_ns))
+    return [f"{c.delay_ns / 1e3:+.1f} us: {c.index} {short_name(c.name)}" for c in moved[:_SHOWN]]
 
 
 # --------------------------------------------------------------------------- version, doctor
 
 
-def print_version(report: VersionReport) -> None:
+def version_text(report: VersionReport) -> str:
     """What ``emo version`` prints."""
-    native = report.native or "cannot be loaded: see emo doctor"
-    for name, value in (("emo", report.emo), ("python", report.python), ("native", native), ("platform", report.platform)):
-        print(printable(f"{name:<9} {value}"))
+    native = report.native or "cannot be loaded; see emo doctor"
+    rows = (("emo", report.emo), ("python", report.python), ("native", native), ("platform", report.platform))
+    return "\n".join(f"{name:<9} {value}" for name, value in rows)
 
 
-def print_doctor(report: DoctorReport) -> None:
-    """What ``emo doctor`` prints: every check with what to do, grouped."""
-    out = console()
+def doctor_text(report: DoctorReport) -> str:
+    """What ``emo doctor`` prints: every check, and for what is not there what it is for and what to do."""
     titles = {"core": "Analysis and planning", "gpu": "GPUs of this machine", "extras": "Optional parts"}
+    parts = []
     for group, title in titles.items():
-        out.print(title, style="bold")
-        for check in report.checks:
-            if check.group == group:
-                _wrapped(out, f"  {check.status:<8} ", f"{check.name}: {check.found}")
-                if check.advice:
-                    _wrapped(out, " " * 11 + "-> ", f"{check.advice} (for {check.needed_for})")
-        out.print()
-    bad = sum(check.status == "problem" for check in report.checks)
-    out.print("Everything that is here works." if not bad else f"{bad} problem{'s' if bad > 1 else ''}: see above.")
+        checks = [_check(check) for check in report.checks if check.group == group]
+        parts.append("\n".join([heading(title), *checks]) if checks else "")
+    problems = sum(check.status == "problem" for check in report.checks)
+    return sections(*parts, f"{plural(problems, 'problem')}, see above." if problems else "No problem found.")
 
 
-# --------------------------------------------------------------------------- layout
-
-
-def short_name(name: str, limit: int = 48) -> str:
-    """A kernel's name without return type, namespaces and template arguments, as far as it must be shortened."""
-    if len(name) <= limit:
-        return name
-    bare = name.removeprefix("void ").split("<", 1)[0].split("(", 1)[0]
-    bare = bare.rsplit("::", 1)[-1] if len(bare) > limit else bare
-    return bare if len(bare) <= limit else bare[: limit - 3] + "..."
-
-
-def _s(things: Sequence[object]) -> str:
-    return "" if len(things) == 1 else "s"
-
-
-def _say(out: Console, label: str, text: str) -> None:
-    _wrapped(out, f"{label:<10}", text)
-
-
-def _list(out: Console, title: str, lines: Iterable[str]) -> None:
-    lines = list(lines)
-    if not lines:
-        return
-    out.print()
-    out.print(title, style="bold")
-    for line in lines:
-        _wrapped(out, "  - ", line)
-
-
-def _wrapped(out: Console, lead: str, text: str) -> None:
-    """Text after a lead, continued under its own beginning."""
-    from rich.padding import Padding
-    from rich.table import Table
-
-    row = Table.grid()
-    row.add_column(no_wrap=True)
-    row.add_column()
-    row.add_row(lead, Padding(printable(text), 0))
-    out.print(row)
+def _check(check: Check) -> str:
+    lines = [paragraph(f"{check.name}: {check.found}", f"  {check.status:<9}")]
+    if check.status != "ok":
+        lines.append(paragraph(f"for {check.needed_for}", " " * 13))
+    if check.advice:
+        lines.append(paragraph(check.advice, " " * 11 + "-> "))
+    return "\n".join(lines)

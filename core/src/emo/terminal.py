@@ -8,27 +8,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.progress import Progress
 
 # Work that is over sooner shows no progress.
 QUIET_S = 1.0
 
-MAX_COLUMNS = 100
-
 
 def printable(text: str) -> str:
     """Text in one line without control characters, so that a name in a trace cannot steer a terminal."""
     return "".join(char if char.isprintable() else " " for char in text)
-
-
-def console() -> Console:
-    """Standard output as a rich console: plain text in a pipe, never markup or highlighting of its own."""
-    from rich.console import Console
-
-    found = Console(markup=False, highlight=False, emoji=False)
-    found.width = min(found.width, MAX_COLUMNS)
-    return found
 
 
 class StageProgress:
@@ -54,7 +42,9 @@ class StageProgress:
             self._timer.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
         if self._timer is not None:
             self._timer.cancel()
         with self._lock:
@@ -76,7 +66,11 @@ class StageProgress:
         with self._lock:
             if self._over:
                 return
-            columns = (BarColumn(bar_width=20), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+            columns = (
+                BarColumn(bar_width=20),
+                TimeElapsedColumn(),
+                TextColumn("{task.description}", markup=False),
+            )
             self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
             self._bar.add_task("", total=self._stages)
             self._update()

@@ -12,9 +12,7 @@ from typing import Literal
 from emo.api.document import Document, count, described, duration_ns, instant_ns, ratio, schema_name
 
 Basis = Literal["iterations", "window"]
-CauseName = Literal[
-    "cpu", "sync", "stream", "peer_cpu", "peer_gpu", "contention", "unexplained", "capture"
-]
+CauseName = Literal["cpu", "sync", "stream", "peer_cpu", "peer_gpu", "contention", "unexplained", "capture"]
 
 
 class FileInfo(Document):
@@ -25,8 +23,8 @@ class FileInfo(Document):
     rank: int | None = described("rank that the file names; null: it names none")
     world_size: int | None = described("ranks of the job that the file names; null: it names none")
     gpus: list[str] = described("GPUs that the file describes, e.g. '0: Tesla V100-SXM2-32GB'")
-    iteration_source: Literal["ProfilerStep", "Optimizer.step", "nvtx", "graph", "period", "none"] = described(
-        "what the iterations were found from"
+    iteration_source: Literal["ProfilerStep", "Optimizer.step", "nvtx", "graph", "period", "none"] = (
+        described("what the iterations were found from")
     )
     iterations: int = count("iterations found in this file")
 
@@ -42,7 +40,9 @@ class CrossIterationError(Document):
     """Predictive test: structure of one iteration, durations of another, against what really happened."""
 
     median: float | None = ratio("median error of the step time; null with fewer than 4 iterations")
-    p95: float | None = ratio("95th percentile of the error of the step time; null with fewer than 4 iterations")
+    p95: float | None = ratio(
+        "95th percentile of the error of the step time; null with fewer than 4 iterations"
+    )
     completion_median: float | None = ratio("median error of the time until the iteration's GPU work is done")
     completion_p95: float | None = ratio("95th percentile of the same")
     pairs: int = count("pairs of iterations compared")
@@ -83,7 +83,9 @@ class FileQuality(Document):
     )
     head_loss_ns: int = duration_ns("from the window's opening to the first GPU op that has a launch")
     clock_skew_ns: int = described("GPU ops were shifted by this so that none starts before its launch", "ns")
-    overlap_ratio: float = ratio("time with two or more streams busy / time with one or more, worst GPU", le=1)
+    overlap_ratio: float = ratio(
+        "time with two or more streams busy / time with one or more, worst GPU", le=1
+    )
     truncated: bool = described("the file ends early")
     steps: StepsSummary = described("the quality gate over this file's iterations")
 
@@ -136,7 +138,9 @@ class GpuReport(Document):
     rank: int = count("rank that the file names, else the position of the file")
     name: str | None = described("model of the GPU; null: the trace does not say")
     busy_ns: int = duration_ns("at least one stream works (copies included, waits for peers not)")
-    peer_wait_ns: int = duration_ns("only waiting for other ranks inside a collective (at full power, not idle)")
+    peer_wait_ns: int = duration_ns(
+        "only waiting for other ranks inside a collective (at full power, not idle)"
+    )
     idle_ns: int = duration_ns("nothing runs")
     slack_ns: int = duration_ns("usable slack of all windows but those at the edge of the capture")
     edge_slack_ns: int = duration_ns("the same of the windows at the edge: never planned")
@@ -167,13 +171,17 @@ class Rules(Document):
     edges_by_type: dict[str, int] = described("edges in the graph, by rule", "count")
     violated_by_type: dict[str, int] = described("edges that the run contradicts, dropped, by rule", "count")
     left_out: list[str] = described("rules left out on request (--without)")
-    inferred_patterns_kept: int = count("(from stream, to stream) patterns of waits that the run never contradicts")
+    inferred_patterns_kept: int = count(
+        "(from stream, to stream) patterns of waits that the run never contradicts"
+    )
     inferred_patterns_dropped: int = count("patterns that the run contradicts")
     inferred_waits_dropped: int = count("waits of the dropped patterns")
     cyclic_edges_dropped: int = count("edges dropped because they closed a cycle")
     queue_depth: int = count("launches that a context queues before a launch call blocks")
     max_outstanding_launches: int = count("most launches queued at once in this run")
-    clock_offset_ns_by_rank: dict[str, int] = described("clock of each rank less that of the first file", "ns")
+    clock_offset_ns_by_rank: dict[str, int] = described(
+        "clock of each rank less that of the first file", "ns"
+    )
     collectives_unmatched: int = count("collectives that could not be matched across the given ranks")
     large_residuals: int = count("collectives whose ranks end more than 50 us apart")
     findings: list[str] = described("what else was noticed")
@@ -190,8 +198,12 @@ class AnalysisReport(Document):
     replay_error_ratio: float = ratio("|replay_makespan_ns / makespan_ns - 1|")
     max_start_error_ns: int = duration_ns("largest difference of any op's start between replay and record")
     unexplained_ratio: float = ratio("|1 - makespan of a replay without what no rule explains / makespan|")
-    unexplained_ns_by: dict[str, int] = described("delays that no rule explains, by kind and stream, largest first", "ns")
-    step_time_ns: int | None = duration_ns("time per iteration; null with fewer than 3 iterations (basis window)")
+    unexplained_ns_by: dict[str, int] = described(
+        "delays that no rule explains, by kind and stream, largest first", "ns"
+    )
+    step_time_ns: int | None = duration_ns(
+        "time per iteration; null with fewer than 3 iterations (basis window)"
+    )
     basis: Basis = described("what targets and slack are about: iterations, or the whole window as one step")
     ops: int = count("nodes of the graph: API calls and GPU ops")
     kernels: int = count("kernels among them, communication included, copies and sets not")
@@ -244,7 +256,9 @@ class WhatIfReport(Document):
     makespan_ns: int = duration_ns("makespan of the replay")
     baseline_ns: int = duration_ns("makespan as recorded")
     makespan_ratio: float = ratio("makespan_ns / baseline_ns")
-    bound_ns: int = duration_ns("no schedule is shorter: work of the busiest stream, waits for peers left out")
+    bound_ns: int = duration_ns(
+        "no schedule is shorter: work of the busiest stream, waits for peers left out"
+    )
     step_time_ns: int | None = duration_ns("time per iteration in the replay; null with basis window")
     baseline_step_time_ns: int | None = duration_ns("time per iteration as recorded; null with basis window")
     step_ratio: float = ratio("step time / recorded step time (of makespans with basis window)")

@@ -11,7 +11,12 @@ class Document(BaseModel):
     """Base of every document and of its parts: no unknown field, no conversion between types."""
 
     model_config = ConfigDict(
-        extra="forbid", strict=True, frozen=True, allow_inf_nan=False, validate_by_name=True, validate_by_alias=True
+        extra="forbid",
+        strict=True,
+        frozen=True,
+        allow_inf_nan=False,
+        validate_by_name=True,
+        validate_by_alias=True,
     )
 
 

@@ -8,7 +8,7 @@ from enum import IntEnum
 import numpy as np
 
 from emo import _native
-from emo.graph.model import EdgeType, Graph, PointKind
+from emo.graph.model import Bool, EdgeType, Graph, PointKind
 from emo.graph.replay import Timeline
 from emo.trace.model import I8, I32, I64, Kind
 
@@ -108,3 +108,21 @@ def _owners(graph: Graph, point: I32, edge: I32) -> tuple[I64, I64, I64]:
     spent[is_node] = _SPENT_BY_KIND[graph.nodes.kind[node[is_node]]]
     spent[is_joint] = Spent.COLLECTIVE
     return spent, node, np.where(is_thread, owner - 1, -1)
+
+
+def spent_since(graph: Graph, timeline: Timeline, reset: Bool, spent: Spent) -> I64:
+    """Per point (P): time spent on one thing along the chain of decisions that led to it.
+
+    Counted from the last point on that chain with ``reset`` set, or from its beginning.
+    """
+    edge = timeline.decided_by
+    point = np.arange(len(edge), dtype=np.int32)
+    kind, _, _ = _owners(graph, point, edge)
+    weight = np.where(
+        edge >= 0, timeline.time_ns - timeline.time_ns[graph.src[edge]] - np.maximum(graph.lag_ns[edge], 0), 0
+    )
+    weight = weight - graph.unexplained_ns - graph.peer_wait_ns
+    value = np.where(kind == spent, weight, 0)
+    total = np.empty(len(edge), np.int64)
+    _native.accumulate(graph.src, edge, value, np.ascontiguousarray(reset), total)
+    return total

@@ -9,7 +9,7 @@ duration of the same operation stands for the wire time and the rest is a consta
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -42,18 +42,7 @@ class JointSet:
     def numbered(self, position: I64) -> list[Collective]:
         """The collectives with their points in the final numbering."""
         return [
-            Collective(
-                index=c.index,
-                name=c.name,
-                nodes=c.nodes,
-                start_point=int(position[c.start_point]),
-                end_point=int(position[c.end_point]),
-                wire_ns=c.wire_ns,
-                wait_ns_by_rank=c.wait_ns_by_rank,
-                residual_ns_by_rank=c.residual_ns_by_rank,
-                edge=c.edge,
-                rooted=c.rooted,
-            )
+            replace(c, start_point=int(position[c.start_point]), end_point=int(position[c.end_point]))
             for c in self.collectives
         ]
 
@@ -131,6 +120,7 @@ def make_joints(
         else:
             _all_wait(builder, match, members)
     _absent_peers(builder)
+    _note_findings(builder)
     points = sorted(builder.peer_wait)
     return JointSet(
         blocks=builder.blocks(),
@@ -142,6 +132,20 @@ def make_joints(
         node=np.array(builder.node, np.int64),
         collectives=builder.collectives,
     )
+
+
+def _note_findings(builder: _Builder) -> None:
+    report = builder.context.report
+    if report.large_residuals:
+        report.findings.append(
+            f"{report.large_residuals} collectives end more than {SAME_END_NS // 1000} us apart on their ranks: "
+            "some ranks are slow to leave them, or their clocks drift"
+        )
+    if report.collectives_unmatched:
+        report.findings.append(
+            f"{report.collectives_unmatched} collectives end on some rank before the last rank arrives: "
+            "they are taken as not the same operation"
+        )
 
 
 def _type_of(match: Match) -> EdgeType:
@@ -252,6 +256,7 @@ def _report(
             index=len(builder.collectives),
             name=match.name,
             nodes=tuple(members),
+            waiting=tuple(waits),
             start_point=start,
             end_point=end,
             wire_ns=wire_ns,

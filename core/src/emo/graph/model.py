@@ -113,6 +113,7 @@ class Collective:
     index: int
     name: str
     nodes: tuple[int, ...]  # one GPU op per participating rank
+    waiting: tuple[int, ...]  # those of them that wait for others: all, unless rooted
     start_point: int  # JOINT_START
     end_point: int  # JOINT_END
     wire_ns: int

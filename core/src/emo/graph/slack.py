@@ -17,8 +17,9 @@ from enum import IntEnum
 
 import numpy as np
 
+from emo.graph.critical import Spent, spent_since
 from emo.graph.intervals import Intervals, union
-from emo.graph.model import Bool, EdgeType, Graph, PointKind
+from emo.graph.model import F64, Bool, EdgeType, Graph, PointKind
 from emo.graph.replay import NEVER_LATE, Timeline, latest_times
 from emo.graph.whatif import wait_ns
 from emo.trace.columns import distinct
@@ -49,8 +50,8 @@ CAUSE_TEXT = {
     Cause.CPU: "the CPU launched late",
     Cause.SYNC: "the CPU had waited for the GPU, then launched",
     Cause.STREAM: "another stream had to get there first",
-    Cause.PEER_CPU: "another rank arrived late: its CPU launched late",
-    Cause.PEER_GPU: "another rank arrived late: its GPU was still busy",
+    Cause.PEER_CPU: "another rank arrived late: its CPU took longer",
+    Cause.PEER_GPU: "another rank arrived late: its GPU took longer",
     Cause.CONTENTION: "a kernel on another stream filled the GPU",
     Cause.UNEXPLAINED: "nothing in the trace explains it",
     Cause.CAPTURE: "before the first or after the last recorded op",
@@ -118,22 +119,45 @@ class Slack:
     gpus: tuple[GpuSlack, ...]
 
 
-def find_slack(graph: Graph, timeline: Timeline) -> Slack:
-    """Slack of every op and of every GPU in the recorded run (``timeline`` is its replay)."""
-    deadline = np.full(len(graph.time_ns), timeline.makespan_ns, np.int64)
-    total = latest_times(graph, deadline) - graph.time_ns
-    anchored = np.minimum(latest_times(graph, _anchors(graph)), timeline.makespan_ns)
+def find_slack(graph: Graph, timeline: Timeline, scale: F64 | None = None) -> Slack:
+    """Slack of every op and of every GPU in a run: the recorded one, or one under ``scale``.
+
+    ``timeline`` is the replay of the graph under ``scale``.
+    """
+    time = timeline.time_ns
+    deadline = np.full(len(time), timeline.makespan_ns, np.int64)
+    total = latest_times(graph, deadline, scale) - time
+    anchored = np.minimum(latest_times(graph, _anchors(graph, time), scale), timeline.makespan_ns)
     on_gpu = graph.nodes.gpu >= 0
-    free = np.where(on_gpu, np.maximum((anchored - graph.time_ns)[graph.end_point], 0), 0)
-    causes = _Causes(graph, timeline)
-    wait = wait_ns(graph)
-    gpus = tuple(_gpu_slack(graph, timeline, anchored, wait, causes, gpu) for gpu in range(len(graph.gpus)))
-    return Slack(total[graph.end_point], free, gpus)
+    free = np.where(on_gpu, np.maximum((anchored - time)[graph.end_point], 0), 0)
+    run = _Run(
+        graph=graph,
+        timeline=timeline,
+        start_ns=time[graph.start_point],
+        end_ns=time[graph.end_point],
+        wait_ns=wait_ns(graph, time),
+        anchored_ns=anchored,
+        causes=_Causes(graph, timeline),
+    )
+    return Slack(total[graph.end_point], free, tuple(_gpu_slack(run, gpu) for gpu in range(len(graph.gpus))))
 
 
-def _anchors(graph: Graph) -> I64:
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One replay, with what the slack of every GPU is computed from. Arrays over nodes but the last."""
+
+    graph: Graph
+    timeline: Timeline
+    start_ns: I64
+    end_ns: I64
+    wait_ns: I64
+    anchored_ns: I64  # per point: how late it may happen without moving anything else
+    causes: _Causes
+
+
+def _anchors(graph: Graph, time_ns: I64) -> I64:
     """Deadlines that keep everything in place except arrivals at collectives that wait anyway."""
-    deadline = np.array(graph.time_ns)
+    deadline = np.array(time_ns)
     deadline[graph.end_point[graph.nodes.gpu >= 0]] = NEVER_LATE
     for joint in graph.joints:
         if not joint.rooted:
@@ -141,20 +165,16 @@ def _anchors(graph: Graph) -> I64:
     return deadline
 
 
-def _gpu_slack(
-    graph: Graph, timeline: Timeline, anchored: I64, wait: I64, causes: _Causes, gpu: int
-) -> GpuSlack:
-    nodes = graph.nodes
-    ops = np.flatnonzero(nodes.gpu == gpu)
-    ops = ops[np.argsort(nodes.start_ns[ops], kind="stable")]
-    start, end = nodes.start_ns[ops], nodes.end_ns[ops]
-    makespan = timeline.makespan_ns
-    working = union(start + wait[ops], end)
+def _gpu_slack(run: _Run, gpu: int) -> GpuSlack:
+    graph, makespan = run.graph, run.timeline.makespan_ns
+    ops = np.flatnonzero(graph.nodes.gpu == gpu)
+    ops = ops[np.argsort(run.start_ns[ops], kind="stable")]
+    start, end, wait = run.start_ns[ops], run.end_ns[ops], run.wait_ns[ops]
+    working = union(start + wait, end)
     occupied = union(start, end)
-    known = causes.joint_of_node[ops] >= 0
-    unknown_wait = union(start[~known], (start + wait[ops])[~known]).minus(working)
-    candidates = working.complement(0, makespan).minus(unknown_wait)
-    windows = _windows(graph, anchored, wait, causes, ops, candidates)
+    known = run.causes.joint_of_node[ops] >= 0
+    unknown_wait = union(start[~known], (start + wait)[~known]).minus(working)
+    windows = _windows(run, ops, working.complement(0, makespan).minus(unknown_wait))
     trace, device = graph.gpus[gpu]
     return GpuSlack(
         gpu=gpu,
@@ -170,60 +190,59 @@ def _gpu_slack(
     )
 
 
-def _windows(
-    graph: Graph, anchored: I64, wait: I64, causes: _Causes, ops: I64, candidates: Intervals
-) -> SlackWindows:
-    nodes = graph.nodes
+def _windows(run: _Run, ops: I64, candidates: Intervals) -> SlackWindows:
     long_enough = candidates.end_ns - candidates.start_ns >= MIN_WINDOW_NS
     begin, stop = candidates.start_ns[long_enough], candidates.end_ns[long_enough]
-    effective = nodes.start_ns[ops] + wait[ops]
+    effective = (run.start_ns + run.wait_ns)[ops]
     order = np.argsort(effective, kind="stable")
     following = np.searchsorted(effective[order], stop, side="left")
     next_node = np.where(following < len(ops), ops[order[np.minimum(following, len(ops) - 1)]], -1)
-    first, last = _edges_of_capture(graph, causes, ops)
-    cause, culprit = causes.of(next_node)
+    first, last = _edges_of_capture(run, ops)
+    cause, culprit = run.causes.of(next_node)
     return SlackWindows(
         start_ns=begin,
         end_ns=stop,
-        slack_ns=_usable(graph, anchored, ops, begin, stop),
+        slack_ns=_usable(run, ops, begin, stop),
         cause=cause,
         culprit=culprit,
         next_node=next_node.astype(np.int32),
         edge=(begin < first) | (stop > last),
-        iteration=_iteration_of(graph, begin),
+        iteration=_iteration_of(run, begin),
     )
 
 
-def _iteration_of(graph: Graph, time_ns: I64) -> I32:
-    boundaries = np.r_[graph.iterations.start_ns[:1], graph.iterations.end_ns]
-    iteration = np.searchsorted(boundaries, time_ns, side="right") - 1
-    iteration[iteration >= len(graph.iterations)] = -1
+def _iteration_of(run: _Run, time_ns: I64) -> I32:
+    iterations = run.graph.iterations
+    marked = [points for points in iterations.end_points if len(points) and (points >= 0).all()]
+    ends = run.timeline.time_ns[marked[0]] if marked else iterations.end_ns
+    iteration = np.searchsorted(np.r_[iterations.start_ns[:1], ends], time_ns, side="right") - 1
+    iteration[iteration >= len(iterations)] = -1
     return iteration.astype(np.int32)
 
 
-def _edges_of_capture(graph: Graph, causes: _Causes, ops: I64) -> tuple[int, int]:
+def _edges_of_capture(run: _Run, ops: I64) -> tuple[int, int]:
     """Outside these times slack is an artefact of where the capture was cut."""
-    first, last = int(graph.nodes.start_ns[ops].min()), int(graph.nodes.end_ns[ops].max())
-    common = distinct(causes.joint_of_node[ops])
-    met = [int(graph.time_ns[graph.joints[joint].end_point]) for joint in common.tolist() if joint >= 0]
-    return max(first, min(met, default=first)), min(last, max(met, default=last))
+    first, last = int(run.start_ns[ops].min()), int(run.end_ns[ops].max())
+    common = distinct(run.causes.joint_of_node[ops]).tolist()
+    ends = [int(run.timeline.time_ns[run.graph.joints[joint].end_point]) for joint in common if joint >= 0]
+    return max(first, min(ends, default=first)), min(last, max(ends, default=last))
 
 
-def _usable(graph: Graph, anchored: I64, ops: I64, begin: I64, stop: I64) -> I64:
+def _usable(run: _Run, ops: I64, begin: I64, stop: I64) -> I64:
     """How much of each window the last op before it, on every stream, could run into."""
-    nodes = graph.nodes
+    nodes = run.graph.nodes
     # A window that opens the capture has no work before it.
-    usable = np.where(begin <= nodes.start_ns[ops].min(), 0, stop - begin)
+    usable = np.where(begin <= run.start_ns[ops].min(), 0, stop - begin)
     previous_stop = np.r_[np.int64(-1), stop[:-1]]
     work = ops[~np.isin(nodes.kind[ops], (Kind.COLLECTIVE, Kind.P2P))]
     for stream in distinct(nodes.stream[work]):
         here = work[nodes.stream[work] == stream]
-        here = here[np.argsort(nodes.end_ns[here], kind="stable")]
-        at = np.searchsorted(nodes.end_ns[here], begin, side="right") - 1
+        here = here[np.argsort(run.end_ns[here], kind="stable")]
+        at = np.searchsorted(run.end_ns[here], begin, side="right") - 1
         op = here[np.maximum(at, 0)]
         # An op from before the previous window has had its turn there.
-        counts = (at >= 0) & (nodes.end_ns[op] > previous_stop)
-        room = np.maximum(anchored[graph.end_point[op]] - begin, 0)
+        counts = (at >= 0) & (run.end_ns[op] > previous_stop)
+        room = np.maximum(run.anchored_ns[run.graph.end_point[op]] - begin, 0)
         usable = np.where(counts, np.minimum(usable, room), usable)
     return usable
 
@@ -238,6 +257,7 @@ class _Causes:
     def __init__(self, graph: Graph, timeline: Timeline) -> None:
         self._graph = graph
         self._timeline = timeline
+        self._since_joint: tuple[I64, I64] | None = None
         self.joint_of_node = np.full(len(graph.nodes), -1, np.int64)
         for number, joint in enumerate(graph.joints):
             if not joint.rooted:
@@ -255,12 +275,30 @@ class _Causes:
         if len(meeting):
             starts = np.array([graph.joints[j].start_point for j in joint[joint >= 0].tolist()], np.int64)
             arrival = graph.src[self._timeline.decided_by[starts]]
-            late = self._of_point(arrival)
-            by_cpu = (late == Cause.CPU) | (late == Cause.SYNC)
-            cause[meeting] = np.where(by_cpu, Cause.PEER_CPU, Cause.PEER_GPU)
+            own = graph.start_point[node[meeting]]
+            cause[meeting] = np.where(self._late_by_cpu(arrival, own), Cause.PEER_CPU, Cause.PEER_GPU)
             ranks = np.array([graph.rank_of(trace) for trace in range(len(graph.traces))], np.int32)
             culprit[meeting] = ranks[graph.nodes.trace[graph.point_node[arrival]]]
         return cause, culprit
+
+    def _late_by_cpu(self, late: I32, early: I32) -> Bool:
+        """Whether the CPU is why ``late`` arrived after ``early`` (points of two ranks, pairwise).
+
+        Both chains of decisions are followed back to the last collective on them. What the late
+        rank spent more of since then is the reason; where neither is more, what bound its arrival.
+        """
+        graph, timeline = self._graph, self._timeline
+        if self._since_joint is None:
+            met = graph.point_kind == PointKind.JOINT_END
+            self._since_joint = (
+                spent_since(graph, timeline, met, Spent.CPU),
+                spent_since(graph, timeline, met, Spent.GPU),
+            )
+        more_cpu, more_gpu = (spent[late] - spent[early] for spent in self._since_joint)
+        bound_by = self._of_point(late)
+        undecided = (bound_by == Cause.CPU) | (bound_by == Cause.SYNC)
+        result: Bool = np.where((more_cpu > 0) | (more_gpu > 0), more_cpu >= more_gpu, undecided)
+        return result
 
     def _of_point(self, point: I32) -> I8:
         """Cause of the time of each START point."""

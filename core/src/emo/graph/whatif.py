@@ -12,7 +12,7 @@ from emo.errors import InputError
 from emo.graph.model import F64, Bool, Graph
 from emo.graph.replay import unit_scale
 from emo.trace.columns import distinct
-from emo.trace.model import GPU_KINDS, Kind
+from emo.trace.model import GPU_KINDS, I64, Kind
 
 SELECTORS = "gpu, cpu, rank:R, cpu:R, device:D, stream:S, name:REGEX, kind:KIND"
 _KINDS = {kind.name.lower(): kind for kind in GPU_KINDS}
@@ -158,13 +158,16 @@ def busiest_stream_bound_ns(graph: Graph, scale: F64) -> int:
     return longest
 
 
-def wait_ns(graph: Graph) -> np.ndarray:
-    """Per node: the part of a communication op that was waiting for peers, known or unknown."""
-    wait = np.zeros(len(graph.nodes), np.int64)
-    wait += np.where(graph.nodes.gpu >= 0, graph.peer_wait_ns[graph.end_point], 0)
+def wait_ns(graph: Graph, time_ns: I64 | None = None) -> I64:
+    """Per node (N): the part of a communication op that is waiting for peers, known or unknown.
+
+    ``time_ns`` (P) are the times of a replay; the recorded ones by default.
+    """
+    time = graph.time_ns if time_ns is None else time_ns
+    wait = np.where(graph.nodes.gpu >= 0, graph.peer_wait_ns[graph.end_point], 0)
     for joint in graph.joints:
-        for node in joint.nodes:
-            wait[node] = joint.wait_ns_by_rank.get(graph.rank_of(int(graph.nodes.trace[node])), 0)
-            if not joint.rooted:
-                wait[node] += int(graph.peer_wait_ns[joint.end_point])
+        waiting = np.array(joint.waiting, np.int64)
+        wait[waiting] = np.maximum(time[joint.start_point] - time[graph.start_point[waiting]], 0)
+        if not joint.rooted:
+            wait[waiting] += graph.peer_wait_ns[joint.end_point]
     return wait

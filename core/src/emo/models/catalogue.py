@@ -34,12 +34,12 @@ class GpuModel:
     sources: dict[str, str]
 
 
-FIGURES = tuple(
-    field.name for field in fields(GpuModel) if field.name not in ("name", "pattern", "sources")
-)
+FIGURES = tuple(field.name for field in fields(GpuModel) if field.name not in ("name", "pattern", "sources"))
 
 _NVIDIA_STEP = "15 MHz in every list of supported clocks seen since Ampere (A100, H100, RTX A4000)"
-_MEASURED_CLOCKS = "clock list of a public energy study, github.com/mertside/ai-inference-energy, hardware/gpu_info.py"
+_MEASURED_CLOCKS = (
+    "clock list of a public energy study, github.com/mertside/ai-inference-energy, hardware/gpu_info.py"
+)
 
 CATALOGUE: tuple[GpuModel, ...] = (
     GpuModel(
@@ -57,7 +57,7 @@ CATALOGUE: tuple[GpuModel, ...] = (
             "sm_clock_min_mhz": "V100 SXM2, clock when idle, github.com/NVIDIA/nvidia-docker#914",
             "clock_step_mhz": f"7 and 8 MHz in turn: {_MEASURED_CLOCKS}",
             "power_limit_w": "NVIDIA V100 data sheet, SXM2 (PCIe: 250 W)",
-            "idle_w": "V100 with a model loaded, github.com/sasha0552/nvidia-pstated#6 (33 W at the lowest clock)",
+            "idle_w": "with a model loaded, github.com/sasha0552/nvidia-pstated#6 (33 W at the lowest clock)",
             "peak_tflops": "NVIDIA V100 data sheet, SXM2, tensor",
             "bandwidth_gb_s": "NVIDIA V100 data sheet",
         },
@@ -148,7 +148,7 @@ CATALOGUE: tuple[GpuModel, ...] = (
         peak_tflops=19.2,
         bandwidth_gb_s=448.0,
         sources={
-            "sm_clock_max_mhz": "highest clock of the Kernel Tuner sweep (under load its power limit gives 1740 MHz)",
+            "sm_clock_max_mhz": "highest of the Kernel Tuner sweep (under load the power limit gives 1740)",
             "clock_step_mhz": "all clocks of the Kernel Tuner sweep are multiples of 15 MHz",
             "power_limit_w": "NVIDIA RTX A4000 data sheet",
             "peak_tflops": "NVIDIA RTX A4000 data sheet, FP32",

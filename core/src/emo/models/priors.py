@@ -74,7 +74,7 @@ class ClassPrior:
 CLASS_PRIORS: dict[KernelClass, ClassPrior] = {
     KernelClass.GEMM: ClassPrior(
         (0.0, 0.1, 0.5), 0.9, 0.2,
-        "Titan X gemm, 2mm, 3mm: m 0.03-0.07 (0.25-0.49 at the low memory clock), 0.8-0.89 of TDP; A4000: 0.99",
+        "Titan X gemm, 2mm, 3mm: m 0.03-0.07 (low memory clock: 0.25-0.49), 0.8-0.89 of TDP; A4000: 0.99",
     ),
     KernelClass.ATTENTION: ClassPrior(
         (0.0, 0.2, 0.7), 0.8, 0.2,
@@ -82,11 +82,11 @@ CLASS_PRIORS: dict[KernelClass, ClassPrior] = {
     ),
     KernelClass.ELEMENTWISE: ClassPrior(
         (0.1, 0.5, 1.0), 0.65, 0.4,
-        "Titan X stencil2d, fdtd2d, blackscholes: m 0.09-0.24 (0.9-1.0 at the low memory clock), 0.66-0.92 of TDP",
+        "Titan X stencil2d, fdtd2d, blackscholes: m 0.09-0.24 (low memory clock: 0.9-1.0), 0.66-0.92 of TDP",
     ),
     KernelClass.REDUCTION: ClassPrior(
         (0.1, 0.5, 1.0), 0.6, 0.4,
-        "Titan X reduction, sort, bicg, mvt: m 0.14-0.19 (0.54-1.0 at the low memory clock), 0.45-0.65 of TDP",
+        "Titan X reduction, sort, bicg, mvt: m 0.14-0.19 (low memory clock: 0.54-1.0), 0.45-0.65 of TDP",
     ),
     KernelClass.COPY: ClassPrior(
         (0.3, 0.9, 1.0), 0.35, 0.7,
@@ -98,7 +98,7 @@ CLASS_PRIORS: dict[KernelClass, ClassPrior] = {
     ),
     KernelClass.OTHER: ClassPrior(
         (0.0, 0.3, 1.0), 0.65, 0.3,
-        "Titan X, all 24 kernels: m 0.03-0.50 (0.04-1.0 at the low memory clock), 0.44-0.92 of TDP",
+        "Titan X, all 24 kernels: m 0.03-0.50 (low memory clock: 0.04-1.0), 0.44-0.92 of TDP",
     ),
 }  # fmt: skip
 
@@ -106,12 +106,18 @@ CLASSES = len(KernelClass)
 
 # Patterns are tried in this order on the name without arguments and template parameters.
 _NAME_PATTERNS: tuple[tuple[KernelClass, str], ...] = (
-    (KernelClass.COLLECTIVE, r"nccl|rccl|cross_device_reduce|(?:one|two)_shot_all_reduce|multimem_all_reduce"),
+    (
+        KernelClass.COLLECTIVE,
+        r"nccl|rccl|cross_device_reduce|(?:one|two)_shot_all_reduce|multimem_all_reduce",
+    ),
     (KernelClass.ATTENTION, r"attention|attn|fmha|flash_(?:fwd|bwd)"),
     (KernelClass.REDUCTION, r"gemv|softmax|norm|triton_(?:red|per)_|reduce|radixsort|devicescan|topk|argmax"),
     (KernelClass.REDUCTION, r"(?:^|::|_)bn_|batch_?norm"),
     (KernelClass.COPY, r"memcpy|memset|copybuffer|fillbuffer"),
-    (KernelClass.ELEMENTWISE, r"elementwise|triton_poi_|multi_tensor_apply|catarray|embedding|index|gather|scatter"),
+    (
+        KernelClass.ELEMENTWISE,
+        r"elementwise|triton_poi_|multi_tensor_apply|catarray|embedding|index|gather|scatter",
+    ),
     (KernelClass.ELEMENTWISE, r"permute|transpose|rotary|act_and_mul|kv_?cache|reshape_and_cache|dropout"),
     (KernelClass.GEMM, r"gemm|cijk_|matmul|cutlass|xmma|cublas|triton_(?:mm|tem)_|wmma|mfma"),
     (KernelClass.GEMM, r"convol|conv[12357]|conv_|winograd|dgrad|wgrad|fprop|scudnn"),
@@ -134,7 +140,7 @@ def classify_kernels(names: Sequence[str]) -> I8:
 
 
 class TimeLevel(IntEnum):
-    """Which value of the interval of ``m`` is taken. LOW is the pessimistic one: most sensitive to the clock."""
+    """Which value of the interval of ``m`` is taken; LOW is pessimistic: most sensitive to the clock."""
 
     LOW = 0
     VALUE = 1
@@ -160,7 +166,7 @@ class PowerPrior:
     collective_share: float  # share of the power limit while communicating or waiting in a collective
 
     def clock_power(self, ratio: float) -> float:
-        """x * v(x)^2: what a cycle per second costs, relative to full clock."""
+        """Power of what follows the clock, relative to full clock: x * v(x)^2."""
         height = max(ratio - self.knee, 0.0) / (1.0 - self.knee)
         voltage = self.floor_voltage + (1.0 - self.floor_voltage) * height
         return ratio * voltage * voltage
@@ -175,7 +181,8 @@ class PowerPrior:
         uncore = np.array([CLASS_PRIORS[cls].uncore_share for cls in KernelClass])
         above_idle = np.maximum(share * limit_w - full_idle, 0.0)
         busy = idle + above_idle * (uncore + (1.0 - uncore) * clocked)
-        return np.r_[busy, busy[KernelClass.COLLECTIVE], idle]
+        watts: F64 = np.concatenate([busy, [busy[KernelClass.COLLECTIVE], idle]])
+        return watts
 
 
 WAITING = CLASSES
@@ -186,12 +193,13 @@ STATES = CLASSES + 2
 # (knee, floor voltage): Titan X 0.87 and 0.90, A4000 0.77 and 0.78 of the delivered maximum.
 _KNEES = {"early knee": (0.87, 0.90), "deep knee": (0.77, 0.78)}
 _KNEE = (0.80, 0.85)
-# Loaded-idle power / power limit: B200 140 / 1000, V100 45 / 300, A100 85 / 400, A40 70 / 300, L40S 110 / 350.
+# Loaded-idle power / power limit in W: B200 140/1000, V100 45/300, A100 85/400, A40 70/300, L40S 110/350.
 _IDLE_SHARES = {"little idle power": 0.14, "much idle power": 0.31}
 _IDLE_SHARE = 0.21
-# V100: 45 W loaded-idle at full clock, 33 W at the lowest.
+# V100: 45 W loaded-idle at full clock, 33 W at the lowest. The interval around it is assumed.
 _CLOCKED_IDLE_SHARE = 0.3
-# Share of the power limit while spinning in a collective: from A100 blocked (85 of 400 W) to a busy reduction.
+_CLOCKED_IDLE_SHARES = (0.1, 0.4)
+# Of the power limit, while spinning in a collective: from A100 blocked (85 of 400 W) to a busy reduction.
 _COLLECTIVE_SHARES = (0.21, 0.65)
 
 
@@ -199,9 +207,15 @@ def power_priors(model: GpuModel) -> tuple[PowerPrior, ...]:
     """The prior for a GPU, first, then the corners of what is plausible, for the interval of a saving."""
     idle_share = _IDLE_SHARE if model.idle_w is None else model.idle_w / model.power_limit_w
     corners = [
-        PowerPrior(f"{knee_name}, {idle_name}, waiting at {share:.0%}", knee, floor, idle, _CLOCKED_IDLE_SHARE, share)
-        for (knee_name, (knee, floor)), (idle_name, idle), share in product(
-            _KNEES.items(), _IDLE_SHARES.items(), _COLLECTIVE_SHARES
+        PowerPrior(
+            f"{knee_name}, {idle_name} ({clocked:.0%} clocked), collectives {share:.0%}",
+            *knee,
+            idle,
+            clocked,
+            share,
+        )
+        for (knee_name, knee), (idle_name, idle), clocked, share in product(
+            _KNEES.items(), _IDLE_SHARES.items(), _CLOCKED_IDLE_SHARES, _COLLECTIVE_SHARES
         )
     ]
     collective = CLASS_PRIORS[KernelClass.COLLECTIVE].power_share

@@ -307,3 +307,35 @@ PyObject *emo_trace_back(PyObject *self, PyObject *const *args, Py_ssize_t nargs
     }
     return PyLong_FromSsize_t(count);
 }
+
+/* accumulate(src, decided_by, value, reset, out) -> None
+ *
+ * Sums `value` along the chain of deciding edges: out[v] = value[v] + out[tail of v's deciding edge],
+ * begun anew after points with reset[v] != 0 (whose own out is 0). */
+PyObject *emo_accumulate(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    (void)self;
+    static const Spec specs[] = {
+        {"src", 4, 0}, {"decided_by", 4, 0}, {"value", 8, 0}, {"reset", 1, 0}, {"out", 8, 1}};
+    Array a[5];
+    if (arrays_get(args, nargs, specs, 5, a) < 0)
+        return NULL;
+    const int32_t *src = a[0].view.buf, *decided = a[1].view.buf;
+    const int64_t *value = a[2].view.buf;
+    const unsigned char *reset = a[3].view.buf;
+    int64_t *out = a[4].view.buf;
+    Py_ssize_t n = a[1].n;
+    int bad = a[2].n != n || a[3].n != n || a[4].n != n;
+    for (Py_ssize_t v = 0; v < n && !bad; v++) {
+        int32_t edge = decided[v];
+        bad = edge >= a[0].n || (edge >= 0 && (src[edge] < 0 || src[edge] >= v));
+        if (!bad)
+            out[v] = reset[v] ? 0 : value[v] + (edge >= 0 ? out[src[edge]] : 0);
+    }
+    arrays_release(a, 5);
+    if (bad) {
+        fail("arrays differ in length, or a deciding edge does not come from an earlier point");
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}

@@ -53,34 +53,43 @@ def node_classes(graph: Graph) -> I8:
     return classes
 
 
-class PaceMeter:
-    """Step time of replays of one graph, relative to each other.
+@dataclass(frozen=True, slots=True)
+class _Clock:
+    """A stopwatch: from the latest of some points to the latest of others, less some waits.
 
-    The same clocks as :func:`emo.graph.steps.step_ratio` (marks of each rank, completions on each
-    GPU; the makespan where there are too few iterations), with the points looked up once.
+    All are indices of points; ``waits_until[i]`` ends the wait that ``waits_from[i]`` begins.
+    """
+
+    ends: I32
+    begins: I32
+    waits_from: I32
+    waits_until: I32
+
+    def read(self, time_ns: I64) -> int:
+        waited_ns = time_ns[self.waits_until] - time_ns[self.waits_from]
+        return int(time_ns[self.ends].max() - time_ns[self.begins].max() - np.maximum(waited_ns, 0).sum())
+
+
+_NO_POINTS = np.zeros(0, np.int32)
+
+
+class PaceMeter:
+    """Step time of replays of one graph, relative to each other, by every clock there is.
+
+    With enough iterations the clocks are those of :func:`emo.graph.steps.step_ratio`: marks of each
+    rank, completions on each GPU. Else the window is the step: its makespan, and each GPU from its
+    first op to its last without the waits at collectives that the capture's opening caused, since
+    what lies at the edges of a capture is no slack.
     """
 
     def __init__(self, graph: Graph) -> None:
-        iterations = graph.iterations
-        self._spans: list[tuple[I32, I32]] = []  # (points, points): the later of each ends the last, the first iteration
-        if len(iterations) < MIN_ITERATIONS:
-            return
-        for points in iterations.end_points:
-            if (points >= 0).all():
-                self._spans.append((points[-1:], points[:1]))
-        count = len(iterations)
-        for gpu in range(len(graph.gpus)):
-            inside = (iterations.node_iteration >= 0) & (iterations.node_iteration < count)
-            ops = np.flatnonzero((graph.nodes.gpu == gpu) & inside)
-            iteration = iterations.node_iteration[ops]
-            if len(np.unique(iteration)) == count:
-                self._spans.append((graph.end_point[ops], graph.end_point[ops[iteration == 0]]))
+        self._makespan = len(graph.iterations) < MIN_ITERATIONS
+        self._clocks = _window_clocks(graph) if self._makespan else _iteration_clocks(graph)
 
     def paces(self, time_ns: I64) -> F64:
-        """Nanoseconds over all iterations but the first, by every clock; the makespan if there is none."""
-        if not self._spans:
-            return np.array([time_ns.max(initial=0)], np.float64)
-        return np.array([time_ns[last].max() - time_ns[first].max() for last, first in self._spans], np.float64)
+        """Nanoseconds by every clock: over all iterations but the first, or over the window."""
+        makespan = [int(time_ns.max(initial=0))] if self._makespan else []
+        return np.array(makespan + [clock.read(time_ns) for clock in self._clocks], np.float64)
 
     @staticmethod
     def ratio(paces: F64, reference: F64) -> float:
@@ -89,22 +98,62 @@ class PaceMeter:
         return float((paces[usable] / reference[usable]).max()) if usable.any() else 1.0
 
 
+def _iteration_clocks(graph: Graph) -> list[_Clock]:
+    iterations = graph.iterations
+    count = len(iterations)
+    clocks = [
+        _Clock(points[-1:], points[:1], _NO_POINTS, _NO_POINTS)
+        for points in iterations.end_points
+        if (points >= 0).all()
+    ]
+    inside = (iterations.node_iteration >= 0) & (iterations.node_iteration < count)
+    for gpu in range(len(graph.gpus)):
+        ops = np.flatnonzero((graph.nodes.gpu == gpu) & inside)
+        iteration = iterations.node_iteration[ops]
+        if len(np.unique(iteration)) == count:
+            clocks.append(
+                _Clock(graph.end_point[ops], graph.end_point[ops[iteration == 0]], _NO_POINTS, _NO_POINTS)
+            )
+    return clocks
+
+
+def _window_clocks(graph: Graph) -> list[_Clock]:
+    clocks = []
+    for gpu in range(len(graph.gpus)):
+        ops = np.flatnonzero(graph.nodes.gpu == gpu)
+        first = ops[[int(graph.nodes.start_ns[ops].argmin())]]
+        edges = [
+            (graph.start_point[n], j.start_point)
+            for j in graph.joints
+            if j.edge
+            for n in j.nodes
+            if graph.nodes.gpu[n] == gpu
+        ]
+        waits = np.array(edges, np.int32).reshape(-1, 2)
+        clocks.append(_Clock(graph.end_point[ops], graph.start_point[first], waits[:, 0], waits[:, 1]))
+    return clocks
+
+
 class TimeAccount:
     """How a GPU's time splits into classes of work, waiting and idling, in any replay of a graph."""
 
     def __init__(self, graph: Graph, classes: I8) -> None:
-        self._graph = graph
         nodes = graph.nodes
-        self._ops = [np.flatnonzero(nodes.gpu == gpu) for gpu in range(len(graph.gpus))]
-        self._classes = [classes[ops] for ops in self._ops]
-        # The point at which an op's waiting for known peers ends: its joint's start, else its own.
-        self._wait_end = graph.start_point.copy()
-        self._wait_more_ns = graph.peer_wait_ns[graph.end_point].copy()
+        self._gpus = len(graph.gpus)
+        ops = np.flatnonzero(nodes.gpu >= 0)
+        self._gpu = nodes.gpu[ops].astype(np.int64)
+        self._entry = self._gpu * CLASSES + classes[ops]
+        self._start, self._end = graph.start_point[ops], graph.end_point[ops]
+        # Where an op's waiting for known peers ends (its joint's start, else its own), and how much
+        # longer it waited for those that are not in the trace.
+        wait_end = graph.start_point.copy()
+        absent_ns = graph.peer_wait_ns[graph.end_point].copy()
         for joint in graph.joints:
             members = list(joint.nodes)
-            self._wait_end[members] = joint.start_point
+            wait_end[members] = joint.start_point
             if not joint.rooted:
-                self._wait_more_ns[members] += graph.peer_wait_ns[joint.end_point]
+                absent_ns[members] += graph.peer_wait_ns[joint.end_point]
+        self._wait_end, self._absent_ns = wait_end[ops], absent_ns[ops]
 
     def of(self, time_ns: I64) -> F64:
         """Nanoseconds per GPU and state (shape (GPUs, STATES)); every row adds up to the makespan.
@@ -112,19 +161,27 @@ class TimeAccount:
         Where streams overlap, the time is shared out in proportion to the ops' durations.
         """
         makespan = int(time_ns.max(initial=0))
-        account = np.zeros((len(self._ops), STATES))
-        for gpu, ops in enumerate(self._ops):
-            start, end = time_ns[self._graph.start_point[ops]], time_ns[self._graph.end_point[ops]]
-            wait = np.maximum(time_ns[self._wait_end[ops]] - start, 0) + self._wait_more_ns[ops]
-            work_start = np.minimum(start + wait, end)
-            busy_ns = union(work_start, end).total_ns
-            occupied_ns = union(start, end).total_ns if wait.any() else busy_ns
-            by_class = np.bincount(self._classes[gpu], weights=end - work_start, minlength=CLASSES)
-            if busy_ns:
-                account[gpu, :CLASSES] = by_class * (busy_ns / by_class.sum())
-            account[gpu, WAITING] = occupied_ns - busy_ns
-            account[gpu, IDLE] = makespan - occupied_ns
+        start, end = time_ns[self._start], time_ns[self._end]
+        work_start = np.minimum(np.maximum(time_ns[self._wait_end], start) + self._absent_ns, end)
+        busy_ns = self._union_ns(work_start, end, makespan)
+        occupied_ns = self._union_ns(start, end, makespan)
+        by_class = np.bincount(self._entry, weights=end - work_start, minlength=self._gpus * CLASSES)
+        by_class = by_class.reshape(self._gpus, CLASSES)
+        account = np.empty((self._gpus, STATES))
+        account[:, :CLASSES] = by_class * (busy_ns / np.maximum(by_class.sum(axis=1), 1.0))[:, None]
+        account[:, WAITING] = occupied_ns - busy_ns
+        account[:, IDLE] = makespan - occupied_ns
         return account
+
+    def _union_ns(self, start_ns: I64, end_ns: I64, makespan_ns: int) -> F64:
+        """Time covered by intervals, per GPU: one pass, with each GPU on its own stretch of the time axis."""
+        shift = self._gpu * (makespan_ns + 1)
+        merged = union(start_ns + shift, end_ns + shift)
+        gpu = merged.start_ns // (makespan_ns + 1)
+        covered: F64 = np.bincount(gpu, weights=merged.end_ns - merged.start_ns, minlength=self._gpus).astype(
+            np.float64
+        )
+        return covered
 
 
 class ScaledGraph:
@@ -186,29 +243,42 @@ class Evaluator:
     """
 
     def __init__(
-        self, graph: Graph, graph_without_inferred: Graph | None, model: GpuModel, clocks_mhz: Sequence[int], cpu_scale: float
+        self,
+        graph: Graph,
+        graph_without_inferred: Graph | None,
+        model: GpuModel,
+        clocks_mhz: Sequence[int],
+        cpu_scale: float,
     ) -> None:
         self.gpus = len(graph.gpus)
         self.replays = 0
         self.powers: tuple[PowerPrior, ...] = power_priors(model)
         ratios = [clock / model.sm_clock_max_mhz for clock in clocks_mhz]
         self._factors = np.array([[time_factors(ratio, level) for ratio in ratios] for level in TimeLevel])
-        self._watts = np.array([[power.power_w(model.power_limit_w, ratio) for ratio in ratios] for power in self.powers])
+        self._watts = np.array(
+            [[power.power_w(model.power_limit_w, ratio) for ratio in ratios] for power in self.powers]
+        )
         classes = node_classes(graph)
         self.job = ScaledGraph(graph, classes)
         graphs = [("", self.job)]
         if graph_without_inferred is not None:
             graphs.append(
-                ("inferred edges dropped", ScaledGraph(graph_without_inferred, node_classes(graph_without_inferred)))
+                (
+                    "inferred edges dropped",
+                    ScaledGraph(graph_without_inferred, node_classes(graph_without_inferred)),
+                )
             )
         scales = [cpu_scale] if cpu_scale == 1.0 else [cpu_scale, 1.0]
         self.variants: list[Variant] = []
         for level in (TimeLevel.VALUE, TimeLevel.LOW, TimeLevel.HIGH):
             for graph_name, job in graphs:
                 for scale in scales:
-                    name = f"clock sensitivity {_LEVEL_NAMES[level]}, CPU x {scale:.2f}"
+                    cpu = "as traced" if scale == 1.0 else f"x {scale:.2f}"
+                    name = f"clock sensitivity {_LEVEL_NAMES[level]}, CPU {cpu}"
                     reference = job.meter.paces(job.replay(np.ones((self.gpus, CLASSES)), scale))
-                    self.variants.append(Variant(", ".join(filter(None, (name, graph_name))), job, level, scale, reference))
+                    self.variants.append(
+                        Variant(", ".join(filter(None, (name, graph_name))), job, level, scale, reference)
+                    )
         self.nominal = self.variants[0]
         # The variant that refused last is asked first: most choices fail by the same one.
         self._strictest_first = sorted(self.variants, key=lambda variant: variant.level != TimeLevel.LOW)
@@ -258,7 +328,9 @@ class Evaluator:
         full = (0,) * self.gpus
         savings = np.array(
             [
-                1.0 - self._energies_j(self.account(variant, choice), choice) / self._energies_j(self.account(variant, full), full)
+                1.0
+                - self._energies_j(self.account(variant, choice), choice)
+                / self._energies_j(self.account(variant, full), full)
                 for variant in self.variants
             ]
         )

@@ -53,7 +53,11 @@ class Found:
 
 
 def search(
-    slowest: Choice, cost: Callable[[Choice], float], allowed: Callable[[Choice], bool], *, starts: Sequence[Choice] = ()
+    slowest: Choice,
+    cost: Callable[[Choice], float],
+    allowed: Callable[[Choice], bool],
+    *,
+    starts: Sequence[Choice] = (),
 ) -> Found:
     """Cheapest allowed choice with no index above ``slowest``.
 
@@ -68,11 +72,15 @@ def search(
     if not allowed(full):
         raise InfeasibleError("not even full clock meets the target; expected a target of at least 0 %")
     if prod(index + 1 for index in slowest) <= EXHAUSTIVE_LIMIT:
-        everything = sorted(product(*(range(index + 1) for index in slowest)), key=lambda choice: (cost(choice), choice))
+        everything = sorted(
+            product(*(range(index + 1) for index in slowest)), key=lambda choice: (cost(choice), choice)
+        )
         return Found(next(choice for choice in everything if allowed(choice)), exact=True)
     same = [tuple(min(index, limit) for limit in slowest) for index in range(max(slowest) + 1)]
     cheapest_same = _cheapest(same, full, cost, allowed)
-    found = [_descend(start, slowest, cost, allowed) for start in dict.fromkeys([full, cheapest_same, *starts])]
+    found = [
+        _descend(start, slowest, cost, allowed) for start in dict.fromkeys([full, cheapest_same, *starts])
+    ]
     return Found(min(found, key=lambda choice: (cost(choice), choice)), exact=False)
 
 
@@ -90,7 +98,10 @@ def _descend(
 
 
 def _cheapest(
-    options: Sequence[Choice], current: Choice, cost: Callable[[Choice], float], allowed: Callable[[Choice], bool]
+    options: Sequence[Choice],
+    current: Choice,
+    cost: Callable[[Choice], float],
+    allowed: Callable[[Choice], bool],
 ) -> Choice:
     """The cheapest allowed option that is really cheaper than ``current``, else ``current``.
 

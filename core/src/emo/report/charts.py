@@ -6,6 +6,7 @@ them, so that it stays readable on a narrow screen and on paper.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from emo.graph.model import F64
 from emo.report.states import Segments, State
-from emo.report.text import THIN, digits, duration, escape, percent, ticks
+from emo.report.text import THIN, Scale, digits, duration, escape, percent, ticks
 
 # Heights inside a lane's viewBox; shares are rounded to this grain.
 _FULL = 100
@@ -49,12 +50,22 @@ class Lane:
     thin: bool = False
 
 
-def lanes(rows: Sequence[Lane], window: Window, marks_ns: Sequence[float], caption: str, element_id: str) -> str:
-    """A time chart: one lane per row over a common axis. ``marks_ns`` are drawn as upright lines."""
+def lanes(
+    rows: Sequence[Lane],
+    window: Window,
+    marks_ns: Sequence[float],
+    caption: str,
+    element_id: str,
+    part: tuple[float, float] = (0.0, 0.0),
+) -> str:
+    """A time chart: one lane per row over a common axis.
+
+    ``marks_ns`` are drawn as upright lines; ``part`` is a time range marked on the axis.
+    """
     body = "".join(_lane(row, window, marks_ns) for row in rows)
     return (
         f'<figure class="lanes" id="{element_id}"><div class="rows">{body}'
-        f'<div class="lane axis-row"><div class="label"></div>{time_axis(window)}</div></div>'
+        f'<div class="lane axis-row"><div class="label"></div>{time_axis(window, part)}</div></div>'
         f"<figcaption>{caption}</figcaption></figure>"
     )
 
@@ -109,21 +120,22 @@ def step_area(share: F64) -> str:
     return f"M0,{_FULL}{''.join(steps)}V{_FULL}Z"
 
 
-def time_axis(window: Window) -> str:
-    """Ticks with the times at round places, relative to the window's opening."""
+def time_axis(window: Window, part: tuple[float, float]) -> str:
+    """Ticks at round times, relative to the window's opening, and a bar over a ``part`` of it."""
     marks = ticks(window.low_ns, window.high_ns, 7)
+    scale = Scale.fitting([window.high_ns])
+    factor, unit = scale.factor, scale.unit
     step = marks[1] - marks[0] if len(marks) > 1 else window.high_ns
-    factor, unit = next(
-        ((f, u) for f, u in ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns")) if step >= f or u == "ns")
-    )
-    places = 0 if abs(step / factor - round(step / factor)) < 1e-6 else 1
+    places = max(0, math.ceil(-math.log10(step / factor) - 1e-9))
     spans = "".join(
         f'<span style="left:{_short(100 * window.position(mark))}%">'
         f"{f'{mark / factor:,.{places}f}'.replace(',', THIN)}{THIN}{unit}</span>"
         for mark in marks
         if window.position(mark) <= 0.97
     )
-    return f'<div class="axis">{spans}</div>'
+    left, right = 100 * window.position(part[0]), 100 * window.position(part[1])
+    bar = f'<i class="view" style="left:{_short(left)}%;width:{_short(right - left)}%"></i>' if part[1] else ""
+    return f'<div class="axis">{spans}{bar}</div>'
 
 
 def bar(parts: Sequence[tuple[State, float]], label: str) -> str:
@@ -159,14 +171,16 @@ def line_chart(x: F64, lines: Sequence[Line], label: str, x_title: str, y_title:
     low, high = 0.0, max(float(line.y.max()) for line in lines) * 1.04
     left, right = float(x[0]), float(x[-1])
 
-    def place(values_x: F64, values_y: F64) -> str:
+    def points(values_x: F64, values_y: F64) -> str:
         across, down = 1000 * (values_x - left) / (right - left), 1000 * (1 - (values_y - low) / (high - low))
-        return " ".join(f"{_short(a)},{_short(b)}" for a, b in zip(across.tolist(), down.tolist(), strict=True))
+        return " ".join(
+            f"{_short(a)},{_short(b)}" for a, b in zip(across.tolist(), down.tolist(), strict=True)
+        )
 
     y_ticks = ticks(low, high, 6)
     x_ticks = ticks(left, right, 7)
     grid = "".join(f"M0,{_short(1000 * (1 - t / high))}H1000" for t in y_ticks)
-    curves = "".join(f'<polyline class="{line.css}" points="{place(x, line.y)}"/>' for line in lines)
+    curves = "".join(f'<polyline class="{line.css}" points="{points(x, line.y)}"/>' for line in lines)
     y_labels = "".join(
         f'<span style="bottom:{_short(100 * t / high)}%">{duration(t) if t else "0"}</span>' for t in y_ticks
     )
@@ -175,9 +189,10 @@ def line_chart(x: F64, lines: Sequence[Line], label: str, x_title: str, y_title:
         f"<small>{percent(1 / t)}</small></span>"
         for t in x_ticks
     )
+    at = spread([100 * float(line.y[-1]) / high for line in lines], 8.0)
     ends = "".join(
-        f'<span class="{line.css}" style="bottom:{_short(100 * float(line.y[-1]) / high)}%">{escape(line.label)}</span>'
-        for line in lines
+        f'<span class="{line.css}" style="bottom:{_short(place)}%">{escape(line.label)}</span>'
+        for line, place in zip(lines, at, strict=True)
     )
     return (
         f'<figure class="curve"><div class="y-title">{escape(y_title)}</div><div class="frame">'
@@ -188,11 +203,21 @@ def line_chart(x: F64, lines: Sequence[Line], label: str, x_title: str, y_title:
     )
 
 
+def spread(places: Sequence[float], gap: float) -> list[float]:
+    """The places, moved up where needed so that any two are at least ``gap`` apart."""
+    result = list(places)
+    last = -math.inf
+    for index in sorted(range(len(result)), key=lambda i: result[i]):
+        last = result[index] = max(result[index], last + gap)
+    return result
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], css: str = "") -> str:
     """A table whose cells are HTML already. The first column is the row's head; numbers go right."""
     header = "".join(f'<th scope="col">{cell}</th>' for cell in head)
     body = "".join(
-        f'<tr><th scope="row">{row[0]}</th>{"".join(f"<td>{cell}</td>" for cell in row[1:])}</tr>' for row in rows
+        f'<tr><th scope="row">{row[0]}</th>{"".join(f"<td>{cell}</td>" for cell in row[1:])}</tr>'
+        for row in rows
     )
     return (
         f'<div class="scroll"><table class="{css}"><thead><tr>{header}</tr></thead>'

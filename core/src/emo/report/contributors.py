@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
 
 from emo.analysis import Analysis
-from emo.graph.critical import Spent
-from emo.graph.model import Bool, Graph
-from emo.trace.model import I64, Labels
 
-OUTSIDE = "outside any framework op"
+from emo.graph.model import Bool, Graph
+from emo.report.states import State, opening_ns, path_states
+from emo.trace.model import I32, I64, Labels
+
+OPENING = "before the first record on the path"
+OUTSIDE =  "outside any framework op"
 BETWEEN = "latency, and what nothing explains"
 
 
@@ -19,7 +22,7 @@ BETWEEN = "latency, and what nothing explains"
 class Contributor:
     """One name on the critical path: its time, and in how many stretches."""
 
-    spent: Spent
+    state: State
     name: str
     time_ns: int
     stretches: int
@@ -32,33 +35,26 @@ def top_contributors(analysis: Analysis, most: int) -> list[Contributor]:
     framework op that was running on the thread.
     """
     path = analysis.path
-    names, spent, time_ns, stretches = [], [], [], []
-    for key, members in _grouped(analysis).items():
-        names.append(key[1])
-        spent.append(Spent(key[0]))
-        time_ns.append(int((path.end_ns[members] - path.start_ns[members]).sum()))
-        stretches.append(len(members))
-    order = sorted(range(len(names)), key=lambda i: (-time_ns[i], names[i], spent[i]))[:most]
-    return [Contributor(spent[i], names[i], time_ns[i], stretches[i]) for i in order]
-
-
-def _grouped(analysis: Analysis) -> dict[tuple[int, str], I64]:
-    """Stretches of the critical path by (spent, name)."""
-    names = stretch_names(analysis)
-    codes = {key: code for code, key in enumerate(dict.fromkeys(names))}
-    code = np.array([codes[key] for key in names], np.int64) * len(Spent) + analysis.path.spent
-    order = np.argsort(code, kind="stable")
-    texts = list(codes)
-    groups = np.split(order, np.flatnonzero(np.diff(code[order])) + 1) if len(order) else []
-    return {(int(code[g[0]]) % len(Spent), texts[int(code[g[0]]) // len(Spent)]): g for g in groups}
+    time_ns: Counter[tuple[int, str]] = Counter()
+    stretches: Counter[tuple[int, str]] = Counter()
+    lengths = (path.end_ns - path.start_ns).tolist()
+    for state, name, length in zip(path_states(path).tolist(), stretch_names(analysis), lengths, strict=True):
+        time_ns[state, name] += length
+        stretches[state, name] += 1
+    largest = sorted(time_ns, key=lambda key: (-time_ns[key], key))[:most]
+    return [Contributor(State(key[0]), key[1], time_ns[key], stretches[key]) for key in largest]
 
 
 def stretch_names(analysis: Analysis) -> list[str]:
     """A name for each stretch of the critical path."""
     graph, path = analysis.graph, analysis.path
     result = [BETWEEN] * len(path.spent)
+    if opening_ns(path):
+        result[0] = OPENING
     known = path.node >= 0
-    between_calls = known & (path.thread >= 0) & (path.start_ns < graph.nodes.start_ns[np.maximum(path.node, 0)])
+    between_calls = (
+        known & (path.thread >= 0) & (path.start_ns < graph.nodes.start_ns[np.maximum(path.node, 0)])
+    )
     for stretch in np.flatnonzero((path.thread >= 0) & ~known).tolist():
         result[stretch] = OUTSIDE
     for trace in range(len(graph.traces)):
@@ -67,7 +63,7 @@ def stretch_names(analysis: Analysis) -> list[str]:
     return result
 
 
-def _name_ops(graph: Graph, trace: int, node: I64, wanted: Bool, result: list[str]) -> None:
+def _name_ops(graph: Graph, trace: int, node: I32, wanted: Bool, result: list[str]) -> None:
     stretches = np.flatnonzero(wanted & (graph.nodes.trace[np.maximum(node, 0)] == trace))
     names = graph.traces[trace].names
     ids = graph.traces[trace].ops.name_id[graph.nodes.row[node[stretches]]]
@@ -96,7 +92,8 @@ def _name_gaps(analysis: Analysis, trace: int, wanted: Bool, result: list[str]) 
 def _innermost(labels: Labels, thread: int) -> tuple[I64, I64]:
     """(times, name id from each time on) of the innermost label of one thread; -1 where there is none."""
     mine = labels.thread == thread
-    begins, names, stack = [np.iinfo(np.int64).min], [-1], []
+    begins, names = [int(np.iinfo(np.int64).min)], [-1]
+    stack: list[tuple[int, int]] = []  # (end, name id) of the labels that are open
 
     def close(until: int) -> None:
         while stack and stack[-1][0] <= until:

@@ -61,7 +61,10 @@ def _outcome(data: Mapping[str, Any]) -> str:
     ):
         if key in data:
             rows.append([title, _ratio(data[key]), _interval(data[key])])
-    for key, title, unit in (("lb_static_j", "Lower bound, static clocks", "J"), ("lb_free_j", "Lower bound, free switching", "J")):
+    for key, title, unit in (
+        ("lb_static_j", "Lower bound, static clocks", "J"),
+        ("lb_free_j", "Lower bound, free switching", "J"),
+    ):
         if isinstance(data.get(key), int | float):
             rows.append([title, f"{digits(float(data[key]))}\u202f{unit}", "energy of the window"])
     if isinstance(data.get("gap_ratio"), int | float):
@@ -72,7 +75,11 @@ def _outcome(data: Mapping[str, Any]) -> str:
 def _ratio(value: object) -> str:
     if isinstance(value, Mapping):
         value = value.get("value")
-    return percent(float(value)) if isinstance(value, int | float) else escape("not known" if value is None else value)
+    return (
+        percent(float(value))
+        if isinstance(value, int | float)
+        else escape("not known" if value is None else value)
+    )
 
 
 def _interval(value: object) -> str:
@@ -101,9 +108,13 @@ def _clock(gpu: Mapping[str, Any]) -> str:
     if gpu.get("clock_mhz") is not None:
         return f"{escape(gpu['clock_mhz'])}\u202fMHz"
     phases = [phase for phase in _sequence(gpu.get("phases")) if isinstance(phase, Mapping)]
-    return "; ".join(
-        f"{escape(phase.get('name', 'phase'))} {escape(phase.get('clock_mhz', '?'))}\u202fMHz" for phase in phases
-    ) or "unchanged"
+    return (
+        "; ".join(
+            f"{escape(phase.get('name', 'phase'))} {escape(phase.get('clock_mhz', '?'))}\u202fMHz"
+            for phase in phases
+        )
+        or "unchanged"
+    )
 
 
 def _rungs(data: Mapping[str, Any]) -> str:

@@ -57,7 +57,9 @@ def quality_section(analysis: Analysis) -> str:
 
 def _verdict(analysis: Analysis) -> str:
     if not analysis.gate_reasons:
-        return '<p class="verdict good"><b>Passed.</b> Nothing in the trace speaks against planning from it.</p>'
+        return (
+            '<p class="verdict good"><b>Passed.</b> Nothing in the trace speaks against planning from it.</p>'
+        )
     items = "".join(f"<li>{escape(_short_paths(analysis, reason))}</li>" for reason in analysis.gate_reasons)
     return (
         '<div class="verdict"><b>Recommend only.</b> A plan made from this trace is advice and is not to be '
@@ -81,11 +83,17 @@ def _checks(analysis: Analysis) -> str:
         ["Unexplained", unexplained, f"change of the makespan when all that no rule explains is left out; {limit} is good"],
     ]  # fmt: skip
     if errors.median is None or errors.p95 is None:
-        why = "needs 4 comparable iterations" if not errors.skipped_pairs else "no two iterations run the same program"
+        why = (
+            "needs 4 comparable iterations"
+            if not errors.skipped_pairs
+            else "no two iterations run the same program"
+        )
         rows.append(["Cross-iteration error", "not known", why])
     else:
         note = f"step time of one iteration foretold from another; {plural(errors.pairs, 'pair')}"
-        note += f", {count(errors.skipped_pairs)} skipped as different programs" if errors.skipped_pairs else ""
+        note += (
+            f", {count(errors.skipped_pairs)} skipped as different programs" if errors.skipped_pairs else ""
+        )
         rows.append(["Cross-iteration error, median", percent(errors.median), f"{note}; 2\u202f% is good"])
         rows.append(["Cross-iteration error, 95th percentile", percent(errors.p95), "5\u202f% is good"])
         if errors.completion_median is not None and errors.completion_p95 is not None:
@@ -103,7 +111,9 @@ def _unexplained(analysis: Analysis) -> str:
     rows = [[escape(where), duration(ns), percent(ns / total)] for where, ns in shown]
     if len(by_place) > len(shown):
         rest = sum(by_place.values()) - sum(ns for _, ns in shown)
-        rows.append([f"{plural(len(by_place) - len(shown), 'further place')}", duration(rest), percent(rest / total)])
+        rows.append(
+            [f"{plural(len(by_place) - len(shown), 'further place')}", duration(rest), percent(rest / total)]
+        )
     return "<h3>Unexplained time by kind and stream</h3>" + table(
         ["Starts later than explained", "Summed over ops", "Share"], rows, "numbers"
     )
@@ -129,7 +139,17 @@ def _steps(analysis: Analysis) -> str:
         for number, step in enumerate(trace.quality.steps)
     ]
     note = f"<p>The first {_MAX_STEP_ROWS} of {count(len(rows))}.</p>" if len(rows) > _MAX_STEP_ROWS else ""
-    head = ["File", "Step", "Length", "Launches", "without GPU op", "GPU ops", "without launch", "Repaired", "Completeness"]
+    head = [
+        "File",
+        "Step",
+        "Length",
+        "Launches",
+        "without GPU op",
+        "GPU ops",
+        "without launch",
+        "Repaired",
+        "Completeness",
+    ]
     return f"<details><summary>Quality of every step</summary>{note}{table(head, rows[:_MAX_STEP_ROWS], 'numbers')}</details>"
 
 
@@ -164,7 +184,9 @@ def _graph(analysis: Analysis) -> str:
     ]  # fmt: skip
     result = table(["Quantity", "Value", "Meaning"], rows, "facts")
     if report.findings:
-        findings = "".join(f"<li>{escape(_short_paths(analysis, finding))}</li>" for finding in report.findings)
+        findings = "".join(
+            f"<li>{escape(_short_paths(analysis, finding))}</li>" for finding in report.findings
+        )
         result += f"<p>Findings:</p><ul>{findings}</ul>"
     kinds = sorted(set(report.edges_by_type) | set(report.violated_by_type))
     edge_rows = [
@@ -177,7 +199,9 @@ def _graph(analysis: Analysis) -> str:
         + "</details>"
     )
     if len(report.clock_offsets_ns) > 1:
-        clocks = [[f"rank {rank}", duration(offset)] for rank, offset in sorted(report.clock_offsets_ns.items())]
+        clocks = [
+            [f"rank {rank}", duration(offset)] for rank, offset in sorted(report.clock_offsets_ns.items())
+        ]
         result += (
             "<details><summary>Clock offsets between ranks</summary>"
             + table(["Rank", "Offset removed"], clocks, "numbers")

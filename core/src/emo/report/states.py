@@ -76,7 +76,16 @@ SLACK_STATE = {
 GPU_STATES = tuple(state for state in State if state <= State.GAP)
 USABLE = tuple(state for state in GPU_STATES if State.SLACK_CPU <= state <= State.SLACK_UNEXPLAINED)
 
-PATH_STATE = {
+# What the critical path is spent on; CAPTURE is the time before the first record on it.
+PATH_STATES = (
+    State.CPU,
+    State.COMPUTE,
+    State.COLLECTIVE,
+    State.COPY,
+    State.LATENCY,
+    State.CAPTURE,
+)
+_PATH_STATE = {
     Spent.CPU: State.CPU,
     Spent.GPU: State.COMPUTE,
     Spent.COLLECTIVE: State.COLLECTIVE,
@@ -125,7 +134,8 @@ def gpu_segments(analysis: Analysis) -> list[Segments]:
     graph = analysis.graph
     wait = wait_ns(graph)
     return [
-        _of_gpu(graph, wait, gpu.gpu, gpu.windows, analysis.timeline.makespan_ns) for gpu in analysis.slack.gpus
+        _of_gpu(graph, wait, gpu.gpu, gpu.windows, analysis.timeline.makespan_ns)
+        for gpu in analysis.slack.gpus
     ]
 
 
@@ -138,7 +148,8 @@ def _of_gpu(graph: Graph, wait: I64, gpu: int, windows: SlackWindows, makespan_n
     parts.append((waiting, State.ABSENT_PEERS))
     parts += _waiting(windows)
     covered = union(
-        np.concatenate([part.start_ns for part, _ in parts]), np.concatenate([part.end_ns for part, _ in parts])
+        np.concatenate([part.start_ns for part, _ in parts]),
+        np.concatenate([part.end_ns for part, _ in parts]),
     )
     parts.append((covered.complement(0, makespan_ns), State.GAP))
     return _joined(parts)
@@ -177,10 +188,25 @@ def stream_segments(graph: Graph, stream: int) -> Segments:
     return _joined([*parts, (waits, State.ABSENT_PEERS)])
 
 
+def path_states(path: CriticalPath) -> I8:
+    """State of each stretch (K) of the critical path: one of PATH_STATES."""
+    state_of = np.array([_PATH_STATE[Spent(spent)] for spent in range(len(Spent))], np.int8)
+    state: I8 = state_of[path.spent]
+    if opening_ns(path):
+        state[0] = State.CAPTURE
+    return state
+
+
 def path_segments(path: CriticalPath) -> Segments:
     """The critical path by what it was spent on."""
-    state_of = np.array([PATH_STATE[Spent(spent)] for spent in range(len(Spent))], np.int8)
-    return Segments(path.start_ns, path.end_ns, state_of[path.spent]).merged()
+    return Segments(path.start_ns, path.end_ns, path_states(path)).merged()
+
+
+def opening_ns(path: CriticalPath) -> int:
+    """Time before the first record on the path: files of a job do not open at the same instant."""
+    if len(path.spent) == 0 or path.spent[0] != Spent.IDLE or path.node[0] >= 0 or path.start_ns[0] > 0:
+        return 0
+    return int(path.end_ns[0])
 
 
 def path_on_gpu(analysis: Analysis, gpu: int) -> Segments:

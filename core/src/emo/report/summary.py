@@ -7,31 +7,34 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from emo.analysis import Analysis
-from emo.graph.critical import Spent
+
 from emo.graph.slack import CAUSE_TEXT, PERSISTENT_ITERATIONS, Cause, GpuSlack
 from emo.graph.steps import MIN_ITERATIONS
 from emo.report.curve import WhatIfCurve
-from emo.report.text import digits, duration, escape, gpu_label, listing, percent, plural
+from emo.report.states import PATH_STATES, State, opening_ns, path_segments
+from emo.report.text import digits, duration, escape, gpu_label, increase, listing, percent, plural, upper
 from emo.trace.model import SyncInfo
 
 # From this share of the critical path on, one thing is said to limit the step.
 _LIMITING_SHARE = 0.5
+# Smaller parts of the window are not worth a word.
+_MENTIONED_SHARE = 0.005
 # Below this share of the window, slack is not worth a plan.
 _WORTH_SHARE = 0.01
 
 _LIMITS = {
-    Spent.CPU: "the CPU",
-    Spent.GPU: "the GPU",
-    Spent.COLLECTIVE: "communication",
-    Spent.COPY: "data copies",
-    Spent.IDLE: "latencies and unexplained gaps",
+    State.CPU: "the CPU",
+    State.COMPUTE: "the GPU",
+    State.COLLECTIVE: "communication",
+    State.COPY: "data copies",
+    State.LATENCY: "latencies and unexplained gaps",
 }
 _MEANING = {
-    Spent.CPU: "The GPUs wait for launches: they would finish no later at a lower clock, within limits.",
-    Spent.GPU: "A lower GPU clock lengthens the step almost everywhere; slack is left only off the critical path.",
-    Spent.COLLECTIVE: "Transfers between ranks decide; the clock of the GPUs hardly matters while they last.",
-    Spent.COPY: "Transfers between host and GPU decide; a lower GPU clock hardly changes them.",
-    Spent.IDLE: "Little of it is work; see the quality section for what nothing explains.",
+    State.CPU: "The GPUs wait for launches: they would finish no later at a lower clock, within limits.",
+    State.COMPUTE: "A lower GPU clock lengthens the step almost everywhere; slack is left only off the critical path.",
+    State.COLLECTIVE: "Transfers between ranks decide; the clock of the GPUs hardly matters while they last.",
+    State.COPY: "Transfers between host and GPU decide; a lower GPU clock hardly changes them.",
+    State.LATENCY: "Little of it is work; see the quality section for what nothing explains.",
 }
 
 
@@ -64,39 +67,56 @@ def summarize(analysis: Analysis, curve: WhatIfCurve | None) -> Summary:
     )
 
 
-def path_shares(analysis: Analysis) -> dict[Spent, float]:
-    """Share of the critical path per cause; they add up to 1."""
+def path_shares(analysis: Analysis) -> dict[State, float]:
+    """Share of the makespan per thing that the critical path is spent on; they add up to 1."""
     total = max(analysis.timeline.makespan_ns, 1)
-    return {spent: analysis.path.total_ns(spent) / total for spent in Spent}
+    segments = path_segments(analysis.path)
+    return {state: segments.total_ns(state) / total for state in PATH_STATES}
+
+
+def _limiting_shares(analysis: Analysis) -> dict[State, float]:
+    """The same without the time before the first record, largest first; they add up to 1."""
+    shares = path_shares(analysis)
+    rest = max(1.0 - shares.pop(State.CAPTURE), 1e-12)
+    return {state: shares[state] / rest for state in sorted(shares, key=lambda state: -shares[state])}
 
 
 def _headline(analysis: Analysis) -> str:
-    shares = path_shares(analysis)
-    first, second = sorted(shares, key=lambda spent: -shares[spent])[:2]
+    shares = _limiting_shares(analysis)
+    first, second = list(shares)[:2]
     if not analysis.graph.gpus:
         return "No GPU activity was recorded: there is no slack to find"
     if shares[first] >= _LIMITING_SHARE:
-        return f"{_LIMITS[first].capitalize()} {_verb(first)} this job".replace("gpu", "GPU").replace("cpu", "CPU")
-    both = f"{_LIMITS[first]} and {_LIMITS[second]}"
-    return (both[0].upper() + both[1:]) + " limit this job together"
+        return f"{upper(_LIMITS[first])} {_verb(first)} this job"
+    return f"{upper(_LIMITS[first])} and {_LIMITS[second]} limit this job together"
 
 
-def _verb(spent: Spent) -> str:
-    return "limit" if spent in (Spent.COPY, Spent.IDLE) else "limits"
+def _verb(state: State) -> str:
+    return "limit" if state in (State.COPY, State.LATENCY) else "limits"
 
 
 def _cards(analysis: Analysis, curve: WhatIfCurve | None) -> list[Card]:
     step, gpus = analysis.step, analysis.slack.gpus
     makespan = max(analysis.timeline.makespan_ns, 1)
     if step.recorded_ns is not None:
-        cards = [Card("Step time", duration(step.recorded_ns), f"over {plural(step.iterations, 'iteration')}")]
+        cards = [
+            Card("Step time", duration(step.recorded_ns), f"over {plural(step.iterations, 'iteration')}")
+        ]
     else:
-        cards = [Card("Recorded window", duration(makespan), f"{plural(step.iterations, 'iteration')}: too few for a step time")]
+        cards = [
+            Card(
+                "Recorded window",
+                duration(makespan),
+                f"{plural(step.iterations, 'iteration')}: too few for a step time",
+            )
+        ]
     if not gpus:
         return cards
     cards += [
         Card("GPU busy", _range([gpu.busy_ns / makespan for gpu in gpus]), _of_window(gpus)),
-        Card("Waiting in collectives", _range([gpu.peer_wait_ns / makespan for gpu in gpus]), "for other ranks"),
+        Card(
+            "Waiting in collectives", _range([gpu.peer_wait_ns / makespan for gpu in gpus]), "for other ranks"
+        ),
         Card("Usable slack", _range([gpu.slack_ns / makespan for gpu in gpus]), _of_window(gpus)),
     ]
     if curve is not None:
@@ -118,10 +138,17 @@ def _range(ratios: Sequence[float]) -> str:
 
 
 def _limits(analysis: Analysis) -> list[str]:
-    shares = path_shares(analysis)
-    ordered = [spent for spent in sorted(shares, key=lambda spent: -shares[spent]) if shares[spent] >= 0.005]
-    parts = listing([f"{_LIMITS[spent]} {percent(shares[spent])}" for spent in ordered])
-    return [f"<b>What limits it.</b> Of the critical path, {parts}. {_MEANING[ordered[0]]}"] if ordered else []
+    shares = _limiting_shares(analysis)
+    parts = [
+        f"{_LIMITS[state]} {percent(share)}" for state, share in shares.items() if share >= _MENTIONED_SHARE
+    ]
+    if not parts:
+        return []
+    text = f"<b>What limits it.</b> On the critical path: {listing(parts)}. {_MEANING[next(iter(shares))]}"
+    opening = opening_ns(analysis.path)
+    if opening > _MENTIONED_SHARE * analysis.timeline.makespan_ns:
+        text += f" (The first {duration(opening)}, before any record on that path, are left out.)"
+    return [text]
 
 
 def _gpus(analysis: Analysis) -> list[str]:
@@ -186,10 +213,11 @@ def slack_by_cause(gpus: Sequence[GpuSlack]) -> dict[Cause, int]:
 def _worth(curve: WhatIfCurve | None) -> list[str]:
     if curve is None:
         return []
-    change = curve.step_at(1.2) / curve.base_ns - 1.0
+    change = increase(curve.step_at(1.2) / curve.base_ns - 1.0)
+    outcome = "no longer" if change == "none" else f"{change.removeprefix('+')} longer"
     return [
-        f"<b>What it is worth.</b> If all GPU work took 1.2 times as long, the step would be "
-        f"{percent(max(change, 0.0))} longer; without slack it would be 20\u202f%."
+        f"<b>What it is worth.</b> If all GPU work took 1.2 times as long, the step would be {outcome}; "
+        "without slack it would be 20\u202f% longer."
     ]
 
 
@@ -243,6 +271,8 @@ def _better_trace(analysis: Analysis) -> list[str]:
             f"Trace at least <b>{PERSISTENT_ITERATIONS} iterations</b> ({count} here), so that only slack "
             "that recurs in every step is counted on."
         )
+    if analysis.gate_reasons and count >= MIN_ITERATIONS:
+        result.append('See <a href="#quality">Quality</a> for why a plan from this trace is advice only.')
     if any(trace.quality.truncated for trace in analysis.traces):
         result.append("A file ends early: let the profiler finish writing, and trace again.")
     patterns = analysis.graph.report.inferred_patterns_kept + analysis.graph.report.inferred_patterns_dropped

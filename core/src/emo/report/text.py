@@ -18,7 +18,7 @@ _LONGEST_NAME = 110
 
 def escape(text: object) -> str:
     """Text for HTML content and attributes. Control characters become visible."""
-    clean = "".join(c if c.isprintable() else "\ufffd" for c in str(text))
+    clean = "".join(c if c.isprintable() or c == THIN else "\ufffd" for c in str(text))
     return html.escape(clean, quote=True)
 
 
@@ -37,6 +37,8 @@ def digits(value: float, significant: int = 3) -> str:
         return "0"
     size = abs(value)
     places = 0
+    if value == round(value):
+        return f"{value:,.0f}".replace(",", THIN).replace("-", "\u2212")
     while places < 6 and size * 10.0**places < 10 ** (significant - 1) - 0.5:
         places += 1
     text = f"{value:,.{places}f}".replace(",", THIN)
@@ -64,6 +66,11 @@ def percent(ratio: float) -> str:
     return f"{text}{THIN}%"
 
 
+def increase(ratio: float) -> str:
+    """By how much something grew, e.g. ``+4.3 %``; changes that no clock would show are ``none``."""
+    return f"+{percent(ratio)}" if ratio >= 5e-5 else "none"
+
+
 def count(number: int) -> str:
     """A whole number with thin spaces between thousands."""
     return f"{number:,}".replace(",", THIN)
@@ -72,6 +79,11 @@ def count(number: int) -> str:
 def plural(number: int, singular: str, more: str | None = None) -> str:
     """``1 iteration``, ``3 iterations``."""
     return f"{count(number)} {singular if number == 1 else (more or singular + 's')}"
+
+
+def upper(text: str) -> str:
+    """The text with a capital first letter, the rest as it is."""
+    return text[:1].upper() + text[1:]
 
 
 def listing(items: Iterable[str]) -> str:
@@ -108,7 +120,7 @@ def ticks(low: float, high: float, most: int) -> list[float]:
     span = high - low
     if span <= 0:
         return [low]
-    step = 10.0 ** -12
+    step = 10.0**-12
     for exponent in range(-12, 16):
         for multiple in (1.0, 2.0, 5.0):
             step = multiple * 10.0**exponent
@@ -126,10 +138,8 @@ def file_label(graph: Graph, trace: int) -> str:
 
 
 def gpu_label(graph: Graph, gpu: int) -> str:
-    """How a GPU is called: by its rank and, where that does not name it, its device number."""
+    """How a GPU is called: by its device number, and by its rank where there are several."""
     trace, device = graph.gpus[gpu]
-    if len(graph.gpus) == len(graph.traces):
-        rank = graph.rank_of(trace)
-        known = graph.traces[trace].rank >= 0
-        return f"rank {rank}, GPU {device}" if known or len(graph.traces) > 1 else f"GPU {device}"
-    return f"rank {graph.rank_of(trace)}, GPU {device}" if len(graph.traces) > 1 else f"GPU {device}"
+    if len(graph.traces) > 1 or graph.traces[trace].world_size > 1:
+        return f"rank {graph.rank_of(trace)}, GPU {device}"
+    return f"GPU {device}"
