@@ -56,6 +56,7 @@ class Rank:
     run: Run
     number: int
     device: int = 0
+    clock_ns: int = 0  # how far its clock is ahead
     rows: list[dict[str, int]] = field(default_factory=list)
     names: dict[str, int] = field(default_factory=dict)
     threads: dict[str, int] = field(default_factory=dict)
@@ -209,7 +210,7 @@ class Rank:
             {
                 "category": category,
                 "name_id": self.names.setdefault(name, len(self.names)),
-                "start_ns": EPOCH_NS + start * self.run.unit_ns,
+                "start_ns": EPOCH_NS + start * self.run.unit_ns,  # the rank's clock is added by trace()
                 "dur_ns": (end - start) * self.run.unit_ns,
                 **columns,
             }
@@ -221,12 +222,13 @@ class Rank:
             name: np.array([row.get(name, default) for row in self.rows], dtype=dtype)
             for name, (dtype, default) in _COLUMNS.items()
         }
+        columns["start_ns"] += self.clock_ns
         threads = []
         for number in self.threads.values():
             mine = [row for row in self.rows if row.get("thread") == number]
             first = min(row["start_ns"] for row in mine)
             last = max(row["start_ns"] + row["dur_ns"] for row in mine)
-            threads.append(Thread(1, number, first, last))
+            threads.append(Thread(1, number, first + self.clock_ns, last + self.clock_ns))
         return validate(
             RawTrace(
                 path=f"rank{self.number}.json",

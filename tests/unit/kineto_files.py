@@ -2,7 +2,8 @@
 
 A step lasts 1000 us. In it the CPU launches two kernels, ``first`` (runs 120-420 us) and ``second``
 (520-720 us), and, in a job of several ranks, an all-reduce that ends at 900 us on every rank; then
-it waits for the stream (from 855 us; from 675 us without the all-reduce) and returns 5 us after the last kernel.
+it waits for the stream (from 855 us, from 675 us without the all-reduce) until 5 us after its last
+kernel.
 """
 
 from __future__ import annotations

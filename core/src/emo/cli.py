@@ -236,7 +236,7 @@ def doctor_command(as_json: AsJson = False) -> int:
     return EXIT_OK
 
 
-class _ReaderGone(Exception):
+class _ReaderGoneError(Exception):
     """Whoever read our output has closed it."""
 
 
@@ -263,7 +263,7 @@ def _print(text: str) -> None:
         print(text, flush=True)
     except BrokenPipeError:
         # Under another name, since typer would end the program with code 1 on this one.
-        raise _ReaderGone from None
+        raise _ReaderGoneError from None
 
 
 def _print_json(document: dict[str, Any]) -> None:
@@ -296,7 +296,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code
     except (KeyboardInterrupt, typer.Abort):
         return EXIT_INTERRUPTED
-    except (_ReaderGone, BrokenPipeError):
+    except (_ReaderGoneError, BrokenPipeError):
         _discard_stdout()
         return EXIT_BROKEN_PIPE
     except OSError as error:

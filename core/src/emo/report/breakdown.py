@@ -7,21 +7,22 @@ from emo.analysis import Analysis
 from emo.graph.slack import CAUSE_TEXT, MIN_WINDOW_NS, PERSISTENT_ITERATIONS, Cause
 from emo.report.charts import bar, legend, table
 from emo.report.contributors import top_contributors
-from emo.report.states import GPU_STATES, PATH_STATES, STATE_TEXT, State, gpu_segments, path_segments
+from emo.report.states import (
+    GPU_STATES,
+    PATH_STATES,
+    PATH_TEXT,
+    STATE_TEXT,
+    State,
+    gpu_segments,
+    path_segments,
+)
 from emo.report.summary import path_shares, slack_by_cause
 from emo.report.text import Scale, count, duration, escape, gpu_label, name, percent, upper
 
 _TOP = 12
 
-_SPENT_NAME = {
-    State.CPU: "CPU",
-    State.COMPUTE: "GPU computing",
-    State.COLLECTIVE: "Communication",
-    State.COPY: "Copies",
-    State.LATENCY: "Latency and unexplained",
-    State.CAPTURE: "Before the first record",
-}
-_SPENT_MEANING = {
+
+_PATH_MEANING = {
     State.CPU: "the CPU works while the GPUs wait for what it launches next",
     State.COMPUTE: "kernels that nothing can overtake",
     State.COLLECTIVE: "transfers between ranks, and waiting for ranks that are not in the trace",
@@ -36,21 +37,21 @@ def path_section(analysis: Analysis) -> str:
     shares = path_shares(analysis)
     shown = [state for state in PATH_STATES if shares[state] > 0 or state != State.CAPTURE]
     segments = path_segments(analysis.path)
-    words = "; ".join(f"{_SPENT_NAME[state]} {percent(shares[state])}" for state in shown)
+    words = "; ".join(f"{upper(PATH_TEXT[state])} {percent(shares[state])}" for state in shown)
     scale = Scale.fitting([analysis.timeline.makespan_ns])
     rows = [
         [
-            f'<i class="key s{int(state)}"></i>{_SPENT_NAME[state]}',
+            f'<i class="key s{int(state)}"></i>{upper(PATH_TEXT[state])}',
             scale.number(segments.total_ns(state)),
             percent(shares[state]),
-            _SPENT_MEANING[state],
+            _PATH_MEANING[state],
         ]
         for state in shown
     ]
     rows.append(["Whole window", scale.number(analysis.timeline.makespan_ns), percent(1.0), ""])
     top = [
         [
-            _SPENT_NAME[item.state],
+            upper(PATH_TEXT[item.state]),
             name(item.name),
             scale.number(item.time_ns),
             percent(item.time_ns / max(analysis.timeline.makespan_ns, 1)),
@@ -61,7 +62,9 @@ def path_section(analysis: Analysis) -> str:
     return (
         "<p>The chain of work and waits that decides when the window ends. Only what is on it shortens or "
         "lengthens the run; everything else has room.</p>"
-        + bar([(state, shares[state]) for state in shown], f"Critical path: {words}").replace('class="bar"', 'class="bar big"', 1)
+        + bar([(state, shares[state]) for state in shown], f"Critical path: {words}").replace(
+            'class="bar"', 'class="bar big"', 1
+        )
         + table(["Spent on", f"Time ({scale.unit})", "Share", "What it is"], rows, "facts")
         + f"<h3>What the critical path consists of: the {len(top)} largest</h3>"
         + table(
@@ -93,7 +96,7 @@ def slack_section(analysis: Analysis) -> str:
         "anything else. Waiting for ranks that are not in the trace and waits cut by the capture are never "
         "counted.</p>"
         f'<div class="bars">{"".join(bars)}</div>'
-        + legend([(state, STATE_TEXT[state]) for state in GPU_STATES if state in used])
+        + legend("", [(state, STATE_TEXT[state]) for state in GPU_STATES if state in used])
         + _causes(analysis)
         + _accounts(analysis)
     )
@@ -149,9 +152,7 @@ def _accounts(analysis: Analysis) -> str:
     ]
     note = f"<p>Busy, waiting in collectives and idle add up to the window ({scale.number(analysis.timeline.makespan_ns)}{chr(0x202F)}{unit})."
     if any(gpu.persistent_slack_ns is None for gpu in gpus):
-        note += f" Slack that recurs in nine of ten steps is known from {PERSISTENT_ITERATIONS} iterations on."
+        note += (
+            f" Slack that recurs in nine of ten steps is known from {PERSISTENT_ITERATIONS} iterations on."
+        )
     return f"<h3>Time account of every GPU</h3>{table(head, rows, 'numbers causes')}{note}</p>"
-
-
-
-

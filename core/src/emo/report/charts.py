@@ -134,7 +134,9 @@ def time_axis(window: Window, part: tuple[float, float]) -> str:
         if window.position(mark) <= 0.97
     )
     left, right = 100 * window.position(part[0]), 100 * window.position(part[1])
-    bar = f'<i class="view" style="left:{_short(left)}%;width:{_short(right - left)}%"></i>' if part[1] else ""
+    bar = (
+        f'<i class="view" style="left:{_short(left)}%;width:{_short(right - left)}%"></i>' if part[1] else ""
+    )
     return f'<div class="axis">{spans}{bar}</div>'
 
 
@@ -149,12 +151,13 @@ def bar(parts: Sequence[tuple[State, float]], label: str) -> str:
     return f'<div class="bar" role="img" aria-label="{escape(label)}">{cells}</div>'
 
 
-def legend(entries: Sequence[tuple[State, str]], critical: bool = False) -> str:
+def legend(title: str, entries: Sequence[tuple[State, str]], critical: bool = False) -> str:
     """What the colours mean."""
     items = [f'<li><i class="key s{int(state)}"></i>{escape(text)}</li>' for state, text in entries]
     if critical:
         items.append('<li><i class="key line"></i>line under a lane: the critical path runs here</li>')
-    return f'<ul class="legend">{"".join(items)}</ul>'
+    head = f'<li class="head">{escape(title)}:</li>' if title else ""
+    return f'<ul class="legend">{head}{"".join(items)}</ul>'
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from emo.report.states import State, opening_ns, path_states
 from emo.trace.model import I32, I64, Labels
 
 OPENING = "before the first record on the path"
-OUTSIDE =  "outside any framework op"
+OUTSIDE = "outside any framework op"
 BETWEEN = "latency, and what nothing explains"
 
 

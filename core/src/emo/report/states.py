@@ -15,7 +15,7 @@ from emo.analysis import Analysis
 from emo.graph.critical import CriticalPath, Spent
 from emo.graph.intervals import Intervals, union
 from emo.graph.model import F64, Graph
-from emo.graph.slack import Cause, SlackWindows
+from emo.graph.slack import CAUSE_TEXT, Cause, SlackWindows
 from emo.graph.whatif import wait_ns
 from emo.trace.model import I8, I64, Kind
 
@@ -44,25 +44,6 @@ class State(IntEnum):
     LATENCY = 15  # critical path only
 
 
-STATE_TEXT = {
-    State.COMPUTE: "computing",
-    State.COLLECTIVE: "communicating",
-    State.COPY: "copying",
-    State.ABSENT_PEERS: "waiting in a collective for ranks that are not in the trace",
-    State.SLACK_CPU: "usable slack: the CPU launched late",
-    State.SLACK_SYNC: "usable slack: the CPU had waited for the GPU",
-    State.SLACK_STREAM: "usable slack: another stream had to get there first",
-    State.SLACK_PEER_CPU: "usable slack: another rank was late, its CPU launched late",
-    State.SLACK_PEER_GPU: "usable slack: another rank was late, its GPU was busy",
-    State.SLACK_CONTENTION: "usable slack: a kernel on another stream filled the GPU",
-    State.SLACK_UNEXPLAINED: "usable slack, cause unknown",
-    State.WAIT: "waiting, not usable",
-    State.CAPTURE: "waiting, cut by the capture: never counted",
-    State.GAP: "gaps under 10 µs",
-    State.CPU: "CPU",
-    State.LATENCY: "latency, and what nothing explains",
-}
-
 SLACK_STATE = {
     Cause.CPU: State.SLACK_CPU,
     Cause.SYNC: State.SLACK_SYNC,
@@ -73,6 +54,23 @@ SLACK_STATE = {
     Cause.UNEXPLAINED: State.SLACK_UNEXPLAINED,
     Cause.CAPTURE: State.CAPTURE,
 }
+STATE_TEXT = {
+    State.COMPUTE: "computing",
+    State.COLLECTIVE: "communicating",
+    State.COPY: "copying",
+    State.ABSENT_PEERS: "waiting in a collective for ranks that are not in the trace",
+    State.WAIT: "waiting, not usable",
+    State.CAPTURE: "waiting, cut by the capture: never counted",
+    State.GAP: "gaps under 10 µs",
+    State.CPU: "CPU",
+    State.LATENCY: "latency and unexplained",
+}
+STATE_TEXT |= {
+    state: f"usable slack: {CAUSE_TEXT[cause]}"
+    for cause, state in SLACK_STATE.items()
+    if cause != Cause.CAPTURE
+}
+
 GPU_STATES = tuple(state for state in State if state <= State.GAP)
 USABLE = tuple(state for state in GPU_STATES if State.SLACK_CPU <= state <= State.SLACK_UNEXPLAINED)
 
@@ -85,6 +83,14 @@ PATH_STATES = (
     State.LATENCY,
     State.CAPTURE,
 )
+PATH_TEXT = {
+    State.CPU: "CPU",
+    State.COMPUTE: "GPU computing",
+    State.COLLECTIVE: "communication",
+    State.COPY: "copies",
+    State.LATENCY: "latency and unexplained",
+    State.CAPTURE: "before the first record",
+}
 _PATH_STATE = {
     Spent.CPU: State.CPU,
     Spent.GPU: State.COMPUTE,

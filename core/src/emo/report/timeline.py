@@ -12,8 +12,8 @@ from emo.report.charts import Lane, Window, lanes, legend
 from emo.report.states import (
     GPU_STATES,
     PATH_STATES,
+    PATH_TEXT,
     STATE_TEXT,
-    
     Segments,
     State,
     gpu_segments,
@@ -38,11 +38,6 @@ _MAX_ZOOM_SEGMENTS = 600_000
 
 _STREAM_STATES = (State.COMPUTE, State.COLLECTIVE, State.COPY, State.ABSENT_PEERS)
 
-_PATH_TEXT = {
-    State.CPU: "CPU (critical path)",
-    State.LATENCY: "latency and unexplained (critical path)",
-}
-
 
 def lanes_section(analysis: Analysis) -> tuple[str, str]:
     """(body of the section, data for zooming or an empty text), as HTML."""
@@ -53,8 +48,7 @@ def lanes_section(analysis: Analysis) -> tuple[str, str]:
     low, high, what = detail_range(analysis)
     near = _with_streams(analysis, rows)
     detail = Window(low, high, _bins(len(near)))
-    used = {state for row in near for state in row.states if row.segments.total_ns(state)}
-    entries = [(state, _PATH_TEXT.get(state, STATE_TEXT[state])) for state in State if state in used]
+    on_path, on_gpus = _used(rows[:1]), _used(near[1:])
     mark_note = " Dashed lines are the boundaries of iterations." if marks else ""
     data = _zoom_data(near, makespan, marks, low, high)
     controls = (
@@ -68,7 +62,8 @@ def lanes_section(analysis: Analysis) -> tuple[str, str]:
     body = (
         "<p>Each lane shows how the time of its bin is divided: a full bar of one colour means that nothing "
         "else happened there.</p>"
-        + legend(entries, critical=True)
+        + legend("The critical path", [(state, PATH_TEXT[state]) for state in PATH_STATES if state in on_path])
+        + legend("A GPU", [(state, STATE_TEXT[state]) for state in GPU_STATES if state in on_gpus], critical=True)
         + "<h3>Whole window</h3>"
         + lanes(rows, overview, marks, f"{duration(makespan)} in {overview.bins} bins of {duration(makespan / overview.bins)}.{mark_note} The bar on the axis is the part shown below.", "overview", (low, high))
         + f"<h3>From near: {escape(what)}</h3>"
@@ -76,6 +71,11 @@ def lanes_section(analysis: Analysis) -> tuple[str, str]:
         + lanes(near, detail, marks, _detail_note(analysis, near, rows, detail), "detail")
     )  # fmt: skip
     return body, data
+
+
+def _used(rows: list[Lane]) -> set[State]:
+    """States that occur in any of the lanes."""
+    return {state for row in rows for state in row.states if row.segments.total_ns(state)}
 
 
 def _bins(rows: int) -> int:

@@ -11,6 +11,7 @@ from emo.report.text import THIN, duration, increase, percent
 
 _TABLE_FACTORS = (1.0, 1.05, 1.1, 1.2, 1.3, 1.5, 1.75, 2.0)
 _TARGET = 0.05
+_NEAR = 1.2
 
 
 def curve_section(analysis: Analysis, curve: WhatIfCurve) -> str:
@@ -21,7 +22,11 @@ def curve_section(analysis: Analysis, curve: WhatIfCurve) -> str:
         curve.factor,
         [
             Line("ideal", "if everything took longer", curve.base_ns * curve.factor),
-            Line("target", f"limit of {increase(_TARGET)}", np.full(len(curve.factor), curve.base_ns * (1 + _TARGET))),
+            Line(
+                "target",
+                f"limit of {increase(_TARGET)}",
+                np.full(len(curve.factor), curve.base_ns * (1 + _TARGET)),
+            ),
             Line("replayed", f"this job: {'no change' if end == 'none' else end}", curve.step_ns),
         ],
         f"{what} against the duration of GPU work; twice the GPU time changes it by: {end}",
@@ -54,9 +59,10 @@ def _reading(curve: WhatIfCurve) -> str:
         return (
             f"The curve is flat: GPU work may take {most} as long, and the step is less than 1{THIN}% longer."
         )
-    start = "There is hardly a flat part" if one < 1.03 else "The flat part of the curve is the slack"
-    beyond = f"up to ×{five:.2f}" if five is not None else f"even at {most}"
+    beyond = f"until ×{five:.2f}" if five is not None else f"even at {most}"
+    absorbed = 1.0 - (curve.step_at(_NEAR) / curve.base_ns - 1.0) / (_NEAR - 1.0)
     return (
-        f"{start}: GPU work may take ×{one:.2f} as long before the step is 1{THIN}% longer, "
-        f"and stays within 5{THIN}% {beyond}."
+        f"Where the curve is flat, slack takes up the longer GPU work: at ×{_NEAR:.1f} it takes up "
+        f"{percent(min(max(absorbed, 0.0), 1.0))} of the growth. GPU work may take ×{one:.2f} as long before the "
+        f"step is 1{THIN}% longer, and the step stays within 5{THIN}% {beyond}."
     )
