@@ -12,10 +12,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import bench
 import bench_peer
 import bench_process
 from bench_process import BenchError, run_process
+
+import bench
 
 PYTHON = Path(sys.executable)
 

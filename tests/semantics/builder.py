@@ -210,7 +210,7 @@ class Rank:
             {
                 "category": category,
                 "name_id": self.names.setdefault(name, len(self.names)),
-                "start_ns": EPOCH_NS + start * self.run.unit_ns,  # the rank's clock is added by trace()
+                "start_ns": EPOCH_NS + start * self.run.unit_ns,
                 "dur_ns": (end - start) * self.run.unit_ns,
                 **columns,
             }
@@ -244,7 +244,7 @@ class Rank:
         )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Run:
     """A job: its ranks and the labels of everything in them. ``unit_ns``: what one of its times means."""
 
@@ -252,6 +252,18 @@ class Run:
     ranks: dict[int, Rank] = field(default_factory=dict)
     labels: dict[str, tuple[int, int, str]] = field(default_factory=dict)  # rank, correlation, GPU op's name
     correlations: int = 0
+
+    def __repr__(self) -> str:
+        """What was recorded, a line per record: for failing property tests."""
+        lines = [f"Run in units of {self.unit_ns} ns"]
+        for rank in self.ranks.values():
+            names = list(rank.names)
+            for row in rank.rows:
+                start = (row["start_ns"] - EPOCH_NS) // self.unit_ns
+                end = start + row["dur_ns"] // self.unit_ns
+                where = f"stream {row['stream']}" if "stream" in row else f"thread {row.get('thread')}"
+                lines.append(f"  rank {rank.number} {where}: {names[row['name_id']]} {start}..{end}")
+        return "\n".join(lines)
 
     def rank(self, number: int, *, device: int = 0) -> Rank:
         """The rank with this number; made when first asked for."""

@@ -15,11 +15,12 @@ from pydantic import BaseModel
 
 from emo.api.analysis import AnalysisReport, WhatIfReport
 from emo.api.environment import DoctorReport, VersionReport
+from emo.api.plan import PlanReport
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
 BEGIN, END = "<!-- schema reference: begin -->\n", "<!-- schema reference: end -->\n"
 
-REPORTS: tuple[type[BaseModel], ...] = (AnalysisReport, WhatIfReport, VersionReport, DoctorReport)
+REPORTS: tuple[type[BaseModel], ...] = (AnalysisReport, WhatIfReport, PlanReport, VersionReport, DoctorReport)
 
 
 def parts_of(report: type[BaseModel]) -> list[type[BaseModel]]:
@@ -27,14 +28,15 @@ def parts_of(report: type[BaseModel]) -> list[type[BaseModel]]:
     found = [report]
     for model in found:
         for field in model.model_fields.values():
-            found += [inner for inner in _models_in(field.annotation) if inner not in found]
+            found += [inner for inner in models_in(field.annotation) if inner not in found]
     return found
 
 
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
+def models_in(annotation: Any) -> list[type[BaseModel]]:
+    """The models that a field's type is made of."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [model for argument in typing.get_args(annotation) for model in _models_in(argument)]
+    return [model for argument in typing.get_args(annotation) for model in models_in(argument)]
 
 
 def type_name(annotation: Any) -> str:

@@ -20,6 +20,7 @@ from conftest import sample_files
 from emo import cli, terminal
 from emo.api.analysis import AnalysisReport, WhatIfReport
 from emo.api.environment import DoctorReport, VersionReport
+from emo.api.plan import PlanReport
 
 CPU_ONLY = {
     "cupti_profiler_no_kernels.json.gz",
@@ -270,6 +271,37 @@ def test_bad_scale_is_told(run: Run, tmp_path: Path, scale: str, parts: tuple[st
     assert run("whatif", *write_job(tmp_path, [750, 850]), "--scale", scale).is_error(2, "--scale", *parts)
 
 
+# --------------------------------------------------------------------------- plan
+
+
+def test_plan_in_words_as_json_and_in_files(run: Run, tmp_path: Path) -> None:
+    files = write_job(tmp_path, [750, 850], steps=10)
+    report, plan = tmp_path / "report.html", tmp_path / "plan.json"
+    options = ("--gpu", "A100", "--max-slowdown", "5%", "-o", str(report), "--plan", str(plan))
+    result = run("plan", *files, *options, "--json")
+    assert (result.code, result.err) == (0, "")
+    document = PlanReport.model_validate_json(result.out)
+    assert document.allowed_mode == "Recommend"
+    assert document.target_slowdown_ratio == 0.05
+    assert plan.read_text() == result.out
+    assert '<section id="plan"' in report.read_text(encoding="utf-8")
+
+    words = run("plan", *files, *options)
+    assert words.code == 0
+    assert f"written: {plan}" in words.out
+    assert max(len(line) for line in words.out.splitlines() if not line.startswith("written")) <= 80
+
+
+def test_plan_refuses_what_it_cannot_use(run: Run, tmp_path: Path) -> None:
+    path = write_trace(tmp_path / "a.json")
+    assert run("plan", path).is_error(2, "--gpu")
+    assert run("plan", path, "--gpu", "Abacus").is_error(2, "Abacus", "A100")
+    assert run("plan", path, "--gpu", "A100", "--max-slowdown", "much").is_error(2, "--max-slowdown")
+    assert run("plan", path, "--gpu", "A100", "--plan", path).is_error(2, "would overwrite the trace")
+    lost = write_trace(tmp_path / "b.json", lost_kernels=True)
+    assert run("plan", lost, "--gpu", "A100").is_error(4, "no step is complete")
+
+
 # --------------------------------------------------------------------------- version, doctor
 
 
@@ -330,7 +362,7 @@ def test_without_command_the_help_is_shown(run: Run) -> None:
     assert result.out == run("--help").out
 
 
-@pytest.mark.parametrize("command", ["analyze", "whatif", "version", "doctor"])
+@pytest.mark.parametrize("command", ["analyze", "whatif", "plan", "version", "doctor"])
 def test_help_of_every_command(run: Run, command: str) -> None:
     result = run(command, "--help")
     assert result.code == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import time
@@ -20,16 +21,21 @@ needs_compiler = pytest.mark.skipif(
 NVML = r"""
 #include <string.h>
 #include <unistd.h>
+typedef void *gpu_t;
+static int text_is(char *to, unsigned size, const char *text) { strncpy(to, text, size); return 0; }
+
 int nvmlInit_v2(void) { return INIT; }
 int nvmlShutdown(void) { return 0; }
 const char *nvmlErrorString(int code) { return code == 9 ? "Driver Not Loaded" : "?"; }
-int nvmlSystemGetDriverVersion(char *text, unsigned size) { strncpy(text, "580.1", size); return 0; }
+int nvmlSystemGetDriverVersion(char *to, unsigned size) { return text_is(to, size, "580.1"); }
 int nvmlDeviceGetCount_v2(unsigned *count) { if (HANG) sleep(30); *count = 2; return 0; }
-int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) { *handle = (void *)(long)(index + 1); return 0; }
-int nvmlDeviceGetUUID(void *gpu, char *text, unsigned size) { strncpy(text, gpu == (void *)1 ? "GPU-a" : "GPU-b", size); return 0; }
-int nvmlDeviceGetName(void *gpu, char *text, unsigned size) { strncpy(text, "Fake H100", size); return 0; }
-int nvmlDeviceGetMaxClockInfo(void *gpu, int type, unsigned *mhz) { if (type != 1) return 2; *mhz = 1980; return 0; }
-int nvmlDeviceGetTotalEnergyConsumption(void *gpu, unsigned long long *mj) { return gpu == (void *)1 ? 0 : 3; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned i, gpu_t *gpu) { *gpu = (gpu_t)(i + 1L); return 0; }
+int nvmlDeviceGetUUID(gpu_t g, char *to, unsigned n) {
+    return text_is(to, n, g == (gpu_t)1 ? "GPU-a" : "GPU-b");
+}
+int nvmlDeviceGetName(gpu_t g, char *to, unsigned n) { return text_is(to, n, "Fake H100"); }
+int nvmlDeviceGetMaxClockInfo(gpu_t g, int type, unsigned *mhz) { *mhz = 1980; return type == 1 ? 0 : 2; }
+int nvmlDeviceGetTotalEnergyConsumption(gpu_t g, unsigned long long *mj) { return g == (gpu_t)1 ? 0 : 3; }
 """
 
 Build = Callable[..., str]
@@ -101,7 +107,7 @@ def test_findings_follow_what_nvml_says(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_device_without_usable_nvml_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "ask_nvml", lambda: doctor.NvmlAnswer(error="broken"))
     for present, status in ((True, "problem"), (False, "missing")):
-        monkeypatch.setattr(doctor.os.path, "exists", lambda _path, present=present: present)
+        monkeypatch.setattr(os.path, "exists", lambda _path, present=present: present)
         check = next(
             check for check in doctor.doctor_document()["checks"] if check["name"] == "NVIDIA driver"
         )

@@ -41,8 +41,14 @@ MODELS = pytest.mark.parametrize("model", CATALOGUE, ids=lambda model: model.nam
             "void at::native::vectorized_elementwise_kernel<4, at::native::softmax_op>(int)",
             KernelClass.ELEMENTWISE,
         ),
-        ("void at::native::(anonymous namespace)::CatArrayBatchedCopy<float>(float*)", KernelClass.ELEMENTWISE),
-        ("void multi_tensor_apply_kernel<TensorListMetadata<4>, AdamFunctor<float>>", KernelClass.ELEMENTWISE),
+        (
+            "void at::native::(anonymous namespace)::CatArrayBatchedCopy<float>(float*)",
+            KernelClass.ELEMENTWISE,
+        ),
+        (
+            "void multi_tensor_apply_kernel<TensorListMetadata<4>, AdamFunctor<float>>",
+            KernelClass.ELEMENTWISE,
+        ),
         ("triton_poi_fused_addmm_gelu_view_15", KernelClass.ELEMENTWISE),
         ("void at::native::reduce_kernel<128, 4, at::native::ReduceOp<float>>(R)", KernelClass.REDUCTION),
         ("void at::native::(anonymous namespace)::cunn_SoftMaxForward<8>(float*)", KernelClass.REDUCTION),

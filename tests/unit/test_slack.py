@@ -139,7 +139,9 @@ def meetings(*, kernels: bool = True, size: int = 2) -> Run:
         for place, label in enumerate("CDEF"):
             work = 100 + 200 * number
             if kernels or place == 0:
-                gpu.launch(f"{'KLMN'[place]}{number}", at=10 * place, start=ready, end=ready + work, stream=20)
+                gpu.launch(
+                    f"{'KLMN'[place]}{number}", at=10 * place, start=ready, end=ready + work, stream=20
+                )
                 ready += work
             start, end = (ready, ready + 220) if number == 0 else (ready, ready + 20)
             if not kernels and place:
@@ -162,7 +164,12 @@ def test_waiting_for_a_late_peer_is_slack_of_the_work_before() -> None:
     waiting, late = gpu_of(slack, 0), gpu_of(slack, 1)
     windows = waiting.windows
     spans = list(zip(windows.start_ns // US, windows.end_ns // US, windows.slack_ns // US, strict=True))
-    assert [s for s in spans if s[2]] == [(110, 310, 200), (430, 630, 200), (750, 950, 200), (1070, 1270, 200)]
+    assert [s for s in spans if s[2]] == [
+        (110, 310, 200),
+        (430, 630, 200),
+        (750, 950, 200),
+        (1070, 1270, 200),
+    ]
     assert {Cause(int(c)) for c in windows.cause[windows.slack_ns > 0]} == {Cause.PEER_GPU}
     assert set(windows.culprit[windows.slack_ns > 0].tolist()) == {1}
     assert late.slack_ns == 0

@@ -63,7 +63,9 @@ class Analysis:
     prediction_errors: PredictionErrors
     path: CriticalPath
     slack: Slack
-    untraced_slack: Slack  # the same with CPU work / ASSUMED_TRACING_FACTOR: what is left without the profiler
+    untraced_slack: (
+        Slack  # the same with CPU work / ASSUMED_TRACING_FACTOR: what is left without the profiler
+    )
     complete_steps: int
     gate_reasons: tuple[str, ...]  # why the trace is good for Recommend only; empty: it is not
     timings_s: dict[str, float]

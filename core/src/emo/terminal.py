@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -30,12 +31,14 @@ class StageProgress:
         self._stages = stages
         self._begun = 0
         self._text = ""
+        self._started_s = 0.0
         self._bar: Progress | None = None
         self._lock = threading.Lock()
         self._over = False
         self._timer: threading.Timer | None = None
 
     def __enter__(self) -> Self:
+        self._started_s = time.monotonic()
         if sys.stderr.isatty():
             self._timer = threading.Timer(QUIET_S, self._show)
             self._timer.daemon = True
@@ -73,6 +76,7 @@ class StageProgress:
             )
             self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
             self._bar.add_task("", total=self._stages)
+            self._bar.tasks[0].start_time = self._started_s  # elapsed since the work began, not the bar
             self._update()
             self._bar.start()
 

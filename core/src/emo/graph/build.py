@@ -16,7 +16,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from emo.graph.assemble import LATENCY_CAP_NS, assemble
-from emo.graph.collectives import Match, align_clocks, match_collectives, split_by_end
+from emo.graph.collectives import align_clocks, match_collectives, split_by_end
 from emo.graph.context import Context, EdgeBlock, make_context
 from emo.graph.joints import JointSet, make_joints
 from emo.graph.marks import make_marks
@@ -86,9 +86,7 @@ def build_graph(
     traces = sorted(traces, key=_identity)
     matches = match_collectives(traces)
     clocks = align_clocks(traces, matches, report)
-    matches = [
-        part for match in matches for part in split_by_end(match, clocks, trusted=_has_group(traces, match))
-    ]
+    matches = [part for match in matches for part in split_by_end(match, clocks)]
     table = build_nodes(traces, clocks)
     marks = make_marks(traces, clocks, table)
     chain = make_chain(table, marks)
@@ -137,8 +135,3 @@ def _contention(context: Context, blocks: list[EdgeBlock], joints: JointSet) -> 
 
 def _identity(trace: Trace) -> tuple[int, str]:
     return (trace.rank if trace.rank >= 0 else 2**31, trace.path)
-
-
-def _has_group(traces: Sequence[Trace], match: Match) -> bool:
-    member = match.members[0]
-    return int(traces[member.trace].ops.collective_group[member.row]) >= 0

@@ -10,15 +10,17 @@ microseconds), and that is what the alignment uses.
 from __future__ import annotations
 
 import itertools
+import re
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from emo.graph.model import F64, BuildReport
 from emo.trace.classify import CollectiveOp, classify_names
+from emo.trace.columns import row_of
 from emo.trace.model import I64, Kind, Trace
 
 ROOTED_OPS = frozenset({CollectiveOp.BROADCAST, CollectiveOp.REDUCE})
@@ -51,11 +53,13 @@ class Match:
     op: CollectiveOp
     size: int  # of the group; -1 unknown
     members: tuple[Member, ...]
+    point_to_point: bool = False
+    trusted: bool = False  # the trace says so (group, peer); otherwise order does
 
     @property
     def aligns(self) -> bool:
         """Every participant waits for every other, so they end together."""
-        return self.op not in ROOTED_OPS and len(self.members) > 1
+        return self.op not in ROOTED_OPS and not self.point_to_point
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,37 @@ class _Entry:
     group_size: int
     sequence: int
     bytes: int
+    point_to_point: bool
+    pair: tuple[int, int] | None  # (sending rank, receiving rank), where an annotation tells
+
+
+# How PyTorch annotates point-to-point calls, seen from the rank that is traced.
+_SEND_OR_RECEIVE = re.compile(r"^nccl:(send|recv) (\d+)\s*(?:->|<-)\s*(\d+)$")
+
+
+def _pairs(trace: Trace, rows: I64) -> list[tuple[int, int] | None]:
+    """For point-to-point ops: who sends to whom, from the annotation around the launch."""
+    ops = trace.ops
+    named: dict[int, tuple[int, int]] = {}
+    for name_id, name in enumerate(trace.names):
+        found = _SEND_OR_RECEIVE.match(name)
+        if found:
+            own, peer = int(found[2]), int(found[3])
+            named[name_id] = (own, peer) if found[1] == "send" else (peer, own)
+    if not named:
+        return [None] * len(rows)
+    ranges = np.flatnonzero((ops.kind == Kind.ANNOTATION) & np.isin(ops.name_id, list(named)))
+    calls = np.flatnonzero((ops.kind == Kind.CPU_CALL) & (ops.correlation >= 0))
+    launch = row_of(ops.correlation[calls], calls, ops.correlation[rows])
+    result: list[tuple[int, int] | None] = []
+    for call in launch.tolist():
+        around = ranges[
+            (ops.thread[ranges] == ops.thread[call])
+            & (ops.start_ns[ranges] <= ops.start_ns[call])
+            & (ops.end_ns[ranges] >= ops.start_ns[call])
+        ]
+        result.append(named[int(ops.name_id[around[-1]])] if call >= 0 and len(around) else None)
+    return result
 
 
 def _entries(index: int, trace: Trace) -> list[_Entry]:
@@ -97,8 +132,10 @@ def _entries(index: int, trace: Trace) -> list[_Entry]:
     if len(rows) == 0:
         return []
     classes = classify_names(trace.names)
+    point_to_point = ops.kind[rows] == Kind.P2P
+    pairs = iter(_pairs(trace, rows[point_to_point]))
     found = []
-    for row in rows.tolist():
+    for row, is_pair in zip(rows.tolist(), point_to_point.tolist(), strict=True):
         group_id = int(ops.collective_group[row])
         group = trace.groups[group_id] if 0 <= group_id < len(trace.groups) else None
         found.append(
@@ -110,38 +147,45 @@ def _entries(index: int, trace: Trace) -> list[_Entry]:
                 group_size=group.size if group else -1,
                 sequence=int(ops.collective_seq[row]),
                 bytes=int(ops.bytes[row]),
+                point_to_point=is_pair,
+                pair=next(pairs) if is_pair else None,
             )
         )
     return found
 
 
 def match_collectives(traces: Sequence[Trace]) -> list[Match]:
-    """Find which ops of different traces are the same collective.
+    """Find which ops of different traces are the same operation.
 
-    By (group, sequence number) where recorded; else by order and operation within the same
-    group; else, without any group, by order among all communicating ops of the rank.
+    Sends and receives by who sends to whom, where annotations tell. Collectives by (group, sequence
+    number) where recorded; else by order and operation within the same group; else, without any
+    group, by order among all communicating ops of the rank.
     Returns matches with at least two members, ordered by the start of their first member.
     """
     if len(traces) < 2:
         return []
     by_key: dict[tuple[object, ...], list[_Entry]] = defaultdict(list)
-    anonymous: dict[int, list[_Entry]] = {}
+    anonymous: dict[bool, dict[int, list[_Entry]]] = {False: {}, True: {}}
     for index, trace in enumerate(traces):
-        ordinal: Counter[tuple[str, CollectiveOp]] = Counter()
-        loose = []
+        ordinal: Counter[tuple[object, ...]] = Counter()
         for entry in _entries(index, trace):
-            if not entry.group:
-                loose.append(entry)
-            elif entry.sequence >= 0:
-                by_key[(entry.group, "sequence", entry.sequence, entry.op)].append(entry)
+            place: tuple[object, ...]
+            if entry.pair is not None:
+                place = ("pair", entry.pair)
+            elif entry.group and (not entry.point_to_point or entry.group_size == 2):
+                place = ("group", entry.group, entry.op)
+                if entry.sequence >= 0:
+                    by_key[(*place, "sequence", entry.sequence)].append(entry)
+                    continue
             else:
-                by_key[(entry.group, "ordinal", entry.op, ordinal[entry.group, entry.op])].append(entry)
-                ordinal[entry.group, entry.op] += 1
-        if loose:
-            anonymous[index] = loose
-    groups = [_one_per_trace(entries) for entries in by_key.values()]
-    groups += _match_anonymous(anonymous)
-    matches = [_to_match(entries) for entries in groups if len(entries) > 1]
+                anonymous[entry.point_to_point].setdefault(index, []).append(entry)
+                continue
+            by_key[(*place, "ordinal", ordinal[place])].append(entry)
+            ordinal[place] += 1
+    matches = [_to_match(_one_per_trace(entries), trusted=True) for entries in by_key.values()]
+    for by_trace in anonymous.values():
+        matches += [_to_match(entries, trusted=False) for entries in _match_anonymous(by_trace)]
+    matches = [match for match in matches if len(match.members) > 1]
     return sorted(matches, key=lambda match: min(m.start_ns for m in match.members))
 
 
@@ -152,9 +196,15 @@ def _one_per_trace(entries: list[_Entry]) -> list[_Entry]:
     return [first[index] for index in sorted(first)]
 
 
-def _to_match(entries: Sequence[_Entry]) -> Match:
-    sizes = [entry.group_size for entry in entries]
-    return Match(entries[0].name, entries[0].op, max(sizes), tuple(entry.member for entry in entries))
+def _to_match(entries: Sequence[_Entry], *, trusted: bool) -> Match:
+    return Match(
+        name=entries[0].name,
+        op=entries[0].op,
+        size=2 if entries[0].point_to_point else max(entry.group_size for entry in entries),
+        members=tuple(entry.member for entry in entries),
+        point_to_point=entries[0].point_to_point,
+        trusted=trusted,
+    )
 
 
 def _match_anonymous(by_trace: dict[int, list[_Entry]]) -> list[list[_Entry]]:
@@ -268,14 +318,17 @@ def _drift(end: F64, residual: F64) -> tuple[float, int]:
     return slope, int(time.mean())
 
 
-def split_by_end(match: Match, maps: Sequence[ClockMap], *, trusted: bool) -> list[Match]:
+def split_by_end(match: Match, maps: Sequence[ClockMap]) -> list[Match]:
     """Members that did not end together were not in the same operation.
 
-    Without group metadata, ranks of different subgroups run look-alike collectives at the same
-    position. Members are clustered by their aligned ends; a cluster of one has no known peer.
-    Rooted operations and matches by recorded group are left whole.
+    Without group metadata, ranks of different subgroups run look-alike operations at the same
+    position. Members are clustered by their aligned ends; a cluster of one has no known peer, and
+    neither has one of more than two if it is a send or receive. Rooted operations, and matches
+    that the trace itself tells, are left whole.
     """
-    if trusted or match.op in ROOTED_OPS:
+    if match.trusted or match.op in ROOTED_OPS:
+        return [match]
+    if match.point_to_point and len(match.members) == 2:
         return [match]
     ordered = sorted(match.members, key=lambda member: maps[member.trace].apply_one(member.end_ns))
     clusters: list[list[Member]] = [[ordered[0]]]
@@ -285,7 +338,7 @@ def split_by_end(match: Match, maps: Sequence[ClockMap], *, trusted: bool) -> li
             clusters.append([])
         clusters[-1].append(member)
     return [
-        Match(match.name, match.op, match.size, tuple(sorted(cluster, key=lambda member: member.trace)))
+        replace(match, members=tuple(sorted(cluster, key=lambda member: member.trace)))
         for cluster in clusters
-        if len(cluster) > 1
+        if len(cluster) == 2 or (len(cluster) > 2 and not match.point_to_point)
     ]

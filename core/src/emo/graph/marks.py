@@ -93,7 +93,8 @@ def _after_calls(table: NodeTable, thread: I64, time: I64) -> I64:
             continue
         calls = calls[np.argsort(nodes.start_ns[calls], kind="stable")]
         mine = np.flatnonzero(thread == number)
-        at = np.searchsorted(nodes.start_ns[calls], time[mine], side="right") - 1
+        # A call that starts at the very instant of the mark comes after it.
+        at = np.searchsorted(nodes.start_ns[calls], time[mine], side="left") - 1
         inside = at >= 0
         moved[mine] = np.where(
             inside, np.maximum(time[mine], nodes.end_ns[calls[np.maximum(at, 0)]]), time[mine]

@@ -97,14 +97,44 @@ def stream_order(context: Context) -> list[EdgeBlock]:
     blocks = [edges(EdgeType.STREAM, context.end_of(before[~overlap]), context.start_of(after[~overlap]))]
     if overlap.any():
         blocks.append(_share_of(context, before[overlap], after[overlap]))
-        # The op that ends last need not be the one before: hold the next one to it as well.
-        last = ops[_running_last(stream, nodes.end_ns[ops])[:-1]][same]
-        done = nodes.end_ns[last] <= nodes.start_ns[after]
-        held = (last != before) & done
-        blocks.append(edges(EdgeType.STREAM, context.end_of(last[held]), context.start_of(after[held])))
-        head, tail = last[(last != before) & ~done], after[(last != before) & ~done]
-        blocks.append(_share_of(context, head, tail))
+        blocks += _around_overlaps(context, ops)
     return blocks
+
+
+def _around_overlaps(context: Context, ops: I64) -> list[EdgeBlock]:
+    """What neighbours alone do not say where ops of a stream overlap. ``ops``: by stream, then start.
+
+    Every op holds the first one that starts after it ended, however many overlapped it, and every
+    op follows the one that was to end last of those before it.
+    """
+    nodes = context.table.nodes
+    stream, start, end = nodes.stream[ops], nodes.start_ns[ops], nodes.end_ns[ops]
+    begins = np.flatnonzero(np.r_[True, stream[1:] != stream[:-1]])
+    held: list[I64] = []
+    holders: list[I64] = []
+    nested: list[I64] = []
+    outer: list[I64] = []
+    for first, stop in zip(begins.tolist(), np.r_[begins[1:], len(ops)].tolist(), strict=True):
+        position = np.arange(first, stop)
+        successor = first + np.searchsorted(start[first:stop], end[first:stop], side="left")
+        # An op without duration is before those that start with it.
+        successor = np.maximum(successor, position + 1)
+        skips = (successor > position + 1) & (successor < stop)
+        holders.append(ops[position[skips]])
+        held.append(ops[successor[skips]])
+        latest = np.maximum.accumulate(end[first:stop])
+        longest = first + np.maximum.accumulate(np.where(end[first:stop] == latest, position - first, 0))
+        inside = (longest[:-1] != position[:-1]) & (end[longest[:-1]] > start[position[1:]])
+        outer.append(ops[longest[:-1][inside]])
+        nested.append(ops[position[1:][inside]])
+    return [
+        edges(
+            EdgeType.STREAM,
+            context.end_of(np.concatenate(holders)),
+            context.start_of(np.concatenate(held)),
+        ),
+        _share_of(context, np.concatenate(outer), np.concatenate(nested)),
+    ]
 
 
 def _share_of(context: Context, head: I64, tail: I64) -> EdgeBlock:
@@ -117,18 +147,6 @@ def _share_of(context: Context, head: I64, tail: I64) -> EdgeBlock:
         scaled_ns=nodes.start_ns[tail] - nodes.start_ns[head],
         owner=context.node_owner(head),
     )
-
-
-def _running_last(stream: np.ndarray, end: I64) -> I64:
-    """Position of the op with the latest end among those up to here on the same stream."""
-    count = len(end)
-    begins = np.flatnonzero(np.r_[True, stream[1:] != stream[:-1]])
-    result = np.empty(count, np.int64)
-    for first, stop in zip(begins, np.r_[begins[1:], count], strict=True):
-        latest = np.maximum.accumulate(end[first:stop])
-        is_new = end[first:stop] == latest
-        result[first:stop] = first + np.maximum.accumulate(np.where(is_new, np.arange(stop - first), 0))
-    return result
 
 
 def graph_order(context: Context) -> list[EdgeBlock]:
@@ -535,13 +553,12 @@ def back_pressure(context: Context) -> list[EdgeBlock]:
     """BACK_PRESSURE: with Q launches queued per GPU, the next launch call waits for the oldest.
 
     Always kept, although it rarely binds in the recorded run: it is what stops a CPU from
-    running ahead for ever when the GPU is made slower.
+    running ahead for ever when the GPU is made slower. What the held call launches cannot run
+    before either; on the stream of the op that frees the slot, that goes without saying.
     """
     nodes, launched = context.table.nodes, context.launched
     linked = launched.ops[nodes.launch[launched.ops] >= 0]
-    sources: list[I64] = []
-    calls: list[I64] = []
-    depth = context.queue_depth
+    blocks = []
     for gpu in range(len(context.table.gpus)):
         ops = linked[nodes.gpu[linked] == gpu]
         if len(ops) == 0:
@@ -550,18 +567,22 @@ def back_pressure(context: Context) -> list[EdgeBlock]:
         # One slot per launch; it is free when the last op of that launch has ended.
         order = np.lexsort((nodes.end_ns[ops], nodes.sequence[launch]))
         ops, launch = ops[order], launch[order]
-        last = np.r_[launch[1:] != launch[:-1], True]
-        ops, launch = ops[last], launch[last]
-        outstanding = _outstanding(nodes.start_ns[launch], nodes.end_ns[ops])
+        is_last = np.r_[launch[1:] != launch[:-1], True]
+        place = np.cumsum(np.r_[False, is_last[:-1]])  # of the launch among those of this GPU
+        call, frees = launch[is_last], ops[is_last]
+        outstanding = _outstanding(nodes.start_ns[call], nodes.end_ns[frees])
+        depth = max(context.queue_depth, outstanding)  # the run proves that the queue is at least this deep
         context.report.max_outstanding_launches = max(context.report.max_outstanding_launches, outstanding)
-        needed = max(depth, outstanding)  # the run proves that the queue is at least this deep
-        context.report.queue_depth = max(context.report.queue_depth, needed)
-        sources.append(ops[:-needed] if len(ops) > needed else ops[:0])
-        calls.append(launch[needed:])
-    if not sources:
-        return []
-    source, call = np.concatenate(sources), np.concatenate(calls)
-    return [_hold(context, EdgeType.BACK_PRESSURE, source, call, check=True)]
+        context.report.queue_depth = max(context.report.queue_depth, depth)
+        blocks.append(
+            _hold(context, EdgeType.BACK_PRESSURE, frees[: len(call) - depth], call[depth:], check=True)
+        )
+        op, slot = ops[place >= depth], frees[place[place >= depth] - depth]
+        elsewhere = (nodes.stream[op] != nodes.stream[slot]) & (nodes.end_ns[slot] <= nodes.start_ns[op])
+        blocks.append(
+            edges(EdgeType.BACK_PRESSURE, context.end_of(slot[elsewhere]), context.start_of(op[elsewhere]))
+        )
+    return blocks
 
 
 def _outstanding(launched_ns: I64, ended_ns: I64) -> int:

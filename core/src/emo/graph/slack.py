@@ -20,7 +20,7 @@ import numpy as np
 from emo.graph.critical import Spent, spent_since
 from emo.graph.intervals import Intervals, union
 from emo.graph.model import F64, Bool, EdgeType, Graph, PointKind
-from emo.graph.replay import NEVER_LATE, Timeline, latest_times
+from emo.graph.replay import NEVER_LATE, Timeline, latest_times, unit_scale
 from emo.graph.whatif import wait_ns
 from emo.trace.columns import distinct
 from emo.trace.model import I8, I32, I64, Kind
@@ -125,33 +125,63 @@ def find_slack(graph: Graph, timeline: Timeline, scale: F64 | None = None) -> Sl
     ``timeline`` is the replay of the graph under ``scale``.
     """
     time = timeline.time_ns
+    factors = unit_scale(graph) if scale is None else scale
     deadline = np.full(len(time), timeline.makespan_ns, np.int64)
-    total = latest_times(graph, deadline, scale) - time
-    anchored = np.minimum(latest_times(graph, _anchors(graph, time), scale), timeline.makespan_ns)
-    on_gpu = graph.nodes.gpu >= 0
-    free = np.where(on_gpu, np.maximum((anchored - time)[graph.end_point], 0), 0)
+    latest = latest_times(graph, deadline, factors)
+    anchored = np.minimum(latest_times(graph, _anchors(graph, time), factors), timeline.makespan_ns)
+    free = np.where(graph.nodes.gpu >= 0, _room_to_stretch(graph, timeline, factors, anchored), 0)
     run = _Run(
         graph=graph,
         timeline=timeline,
         start_ns=time[graph.start_point],
         end_ns=time[graph.end_point],
         wait_ns=wait_ns(graph, time),
-        anchored_ns=anchored,
+        free_ns=free,
         causes=_Causes(graph, timeline),
     )
-    return Slack(total[graph.end_point], free, tuple(_gpu_slack(run, gpu) for gpu in range(len(graph.gpus))))
+    return Slack(
+        total_ns=_room_to_stretch(graph, timeline, factors, latest),
+        free_ns=free,
+        gpus=tuple(_gpu_slack(run, gpu) for gpu in range(len(graph.gpus))),
+    )
+
+
+def _room_to_stretch(graph: Graph, timeline: Timeline, scale: F64, latest_ns: I64) -> I64:
+    """How much longer each node (N) may take so that no point happens after its ``latest_ns`` (P).
+
+    Whatever is held to a share of an op (ops that overlap it on its stream, ops that it keeps out of
+    the GPU, a call that stages its copy) moves with it in proportion, and limits it too.
+    """
+    time = timeline.time_ns
+    room = (latest_ns - time)[graph.end_point]
+    first_node = 1 + len(graph.threads)
+    shares = np.flatnonzero(
+        (graph.owner >= first_node) & (graph.owner < first_node + len(graph.nodes)) & (graph.scaled_ns > 0)
+    )
+    shares = shares[graph.edge_type[shares] != EdgeType.OP]
+    if len(shares):
+        node = graph.owner[shares] - first_node
+        factor = scale[graph.owner[shares]]
+        head, tail = graph.dst[shares], graph.src[shares]
+        fixed = graph.lag_ns[shares] + graph.peer_wait_ns[head] + graph.unexplained_ns[head]
+        share_ns = np.maximum(np.rint(graph.scaled_ns[shares] * factor), 1)
+        spare = np.maximum(latest_ns[head] - time[tail] - fixed - share_ns.astype(np.int64), 0)
+        duration = time[graph.end_point[node]] - time[graph.start_point[node]]
+        np.minimum.at(room, node, (spare * (duration / share_ns)).astype(np.int64))
+    result: I64 = np.maximum(room, 0)
+    return result
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One replay, with what the slack of every GPU is computed from. Arrays over nodes but the last."""
+    """One replay, with what the slack of every GPU is computed from. Arrays over nodes (N)."""
 
     graph: Graph
     timeline: Timeline
     start_ns: I64
     end_ns: I64
     wait_ns: I64
-    anchored_ns: I64  # per point: how late it may happen without moving anything else
+    free_ns: I64
     causes: _Causes
 
 
@@ -174,7 +204,9 @@ def _gpu_slack(run: _Run, gpu: int) -> GpuSlack:
     occupied = union(start, end)
     known = run.causes.joint_of_node[ops] >= 0
     unknown_wait = union(start[~known], (start + wait)[~known]).minus(working)
-    windows = _windows(run, ops, working.complement(0, makespan).minus(unknown_wait))
+    # An op that took no measurable time still was there: no window spans it.
+    marked = union(start + wait, np.maximum(end, start + wait + 1))
+    windows = _windows(run, ops, marked.complement(0, makespan).minus(unknown_wait))
     trace, device = graph.gpus[gpu]
     return GpuSlack(
         gpu=gpu,
@@ -231,8 +263,8 @@ def _edges_of_capture(run: _Run, ops: I64) -> tuple[int, int]:
 def _usable(run: _Run, ops: I64, begin: I64, stop: I64) -> I64:
     """How much of each window the last op before it, on every stream, could run into."""
     nodes = run.graph.nodes
-    # A window that opens the capture has no work before it.
-    usable = np.where(begin <= run.start_ns[ops].min(), 0, stop - begin)
+    usable = stop - begin
+    preceded = np.zeros(len(begin), bool)
     previous_stop = np.r_[np.int64(-1), stop[:-1]]
     work = ops[~np.isin(nodes.kind[ops], (Kind.COLLECTIVE, Kind.P2P))]
     for stream in distinct(nodes.stream[work]):
@@ -242,9 +274,12 @@ def _usable(run: _Run, ops: I64, begin: I64, stop: I64) -> I64:
         op = here[np.maximum(at, 0)]
         # An op from before the previous window has had its turn there.
         counts = (at >= 0) & (run.end_ns[op] > previous_stop)
-        room = np.maximum(run.anchored_ns[run.graph.end_point[op]] - begin, 0)
+        room = np.maximum(run.end_ns[op] + run.free_ns[op] - begin, 0)
         usable = np.where(counts, np.minimum(usable, room), usable)
-    return usable
+        preceded |= counts
+    # Without work before it there is nothing that could fill the window.
+    result: I64 = np.where(preceded, usable, 0)
+    return result
 
 
 class _Causes:

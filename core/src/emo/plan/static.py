@@ -18,6 +18,8 @@ from emo.models.priors import MIN_CLOCK_RATIO
 
 MAX_CANDIDATES = 32
 MAX_RUNGS = 16
+_LEAST_RUNGS = 3
+_RUNGS_TIMES_GPUS = 64  # a search takes longer with every GPU: fewer rungs then
 
 # Up to this many combinations are all tried: one GPU with all its candidates, or a few with few.
 EXHAUSTIVE_LIMIT = 64
@@ -124,16 +126,18 @@ def frontier(
 ) -> tuple[list[Choice], bool]:
     """Nested choices from full clock to the target, and whether the slowest one is exact.
 
-    Solved for MAX_RUNGS targets from the loosest to the strictest, each with no GPU slower than in the
-    one before, so that any mixture of two rungs is no slower than the slower. A rung that costs as
-    much as a faster one is left out: the last is the plan.
+    Solved for up to MAX_RUNGS targets (fewer for many GPUs, whose searches take long) from the loosest
+    to the strictest, each with no GPU slower than in the one before, so that any mixture of two rungs
+    is no slower than the slower. A rung that costs as much as a faster one is left out: the last is
+    the plan.
     """
+    levels = max(_LEAST_RUNGS, min(MAX_RUNGS, _RUNGS_TIMES_GPUS // len(slowest)))
     found = search(slowest, cost, lambda choice: within(choice, target))
     chain = [found.choice]
-    for level in range(MAX_RUNGS - 2, -1, -1):
+    for level in range(levels - 2, -1, -1):
         if not any(chain[-1]):
             break
-        share = target * level / (MAX_RUNGS - 1)
+        share = target * level / (levels - 1)
         chain.append(search(chain[-1], cost, lambda choice: within(choice, share)).choice)  # noqa: B023
     full: Choice = (0,) * len(slowest)
     rungs: list[Choice] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from emo.analysis import Analysis
-
 from emo.graph.slack import CAUSE_TEXT, MIN_WINDOW_NS, PERSISTENT_ITERATIONS, Cause
 from emo.report.charts import bar, legend, table
 from emo.report.contributors import top_contributors
@@ -17,7 +16,7 @@ from emo.report.states import (
     path_segments,
 )
 from emo.report.summary import path_shares, slack_by_cause
-from emo.report.text import Scale, count, duration, escape, gpu_label, name, percent, upper
+from emo.report.text import THIN, Scale, count, duration, escape, gpu_label, name, percent, upper
 
 _TOP = 12
 
@@ -86,15 +85,16 @@ def slack_section(analysis: Analysis) -> str:
         used |= {state for state, share in parts if share > 0}
         label = gpu_label(analysis.graph, gpu.gpu)
         words = "; ".join(f"{STATE_TEXT[state]} {percent(share)}" for state, share in parts if share > 0)
+        note = f"usable slack {percent(gpu.slack_ns / makespan)}"
         bars.append(
-            f'<div class="lane"><div class="label"><b>{escape(label)}</b>'
-            f"<small>usable slack {percent(gpu.slack_ns / makespan)}</small></div>{bar(parts, f'{label}: {words}')}</div>"
+            f'<div class="lane"><div class="label"><b>{escape(label)}</b><small>{note}</small></div>'
+            f"{bar(parts, f'{label}: {words}')}</div>"
         )
     return (
         "<p>A GPU has one clock for all its streams, so slack counts only where the whole GPU waits for at "
-        f"least {duration(MIN_WINDOW_NS)}, and only as much of it as the work before could fill without moving "
-        "anything else. Waiting for ranks that are not in the trace and waits cut by the capture are never "
-        "counted.</p>"
+        f"least {duration(MIN_WINDOW_NS)}, and only as much of it as the work before could fill without "
+        "moving anything else. Waiting for ranks that are not in the trace and waits cut by the capture "
+        "are never counted.</p>"
         f'<div class="bars">{"".join(bars)}</div>'
         + legend("", [(state, STATE_TEXT[state]) for state in GPU_STATES if state in used])
         + _causes(analysis)
@@ -150,7 +150,8 @@ def _accounts(analysis: Analysis) -> str:
         f"Slack cut by the capture ({unit})",
         "Slack in 9 of 10 steps",
     ]
-    note = f"<p>Busy, waiting in collectives and idle add up to the window ({scale.number(analysis.timeline.makespan_ns)}{chr(0x202F)}{unit})."
+    window = f"{scale.number(analysis.timeline.makespan_ns)}{THIN}{unit}"
+    note = f"<p>Busy, waiting in collectives and idle add up to the window ({window})."
     if any(gpu.persistent_slack_ns is None for gpu in gpus):
         note += (
             f" Slack that recurs in nine of ten steps is known from {PERSISTENT_ITERATIONS} iterations on."

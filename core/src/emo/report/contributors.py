@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from emo.analysis import Analysis
-
 from emo.graph.model import Bool, Graph
 from emo.report.states import State, opening_ns, path_states
 from emo.trace.model import I32, I64, Labels

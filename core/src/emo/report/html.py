@@ -35,7 +35,7 @@ def write_report(analysis: Analysis, path: str | PathLike[str], *, plan: object 
 def render(analysis: Analysis, *, plan: object | None = None) -> str:
     """The report as text. It holds no time of its making and no machine's name."""
     curve = what_if_curve(analysis)
-    summary = summarize(analysis, curve)
+    summary = summarize(analysis, curve, planned=plan is not None)
     timeline, script = lanes_section(analysis)
     sections = [("summary", "Summary", _summary_section(summary))]
     if plan is not None:
@@ -54,7 +54,8 @@ def render(analysis: Analysis, *, plan: object | None = None) -> str:
         source=_source(analysis),
         contents="".join(f'<li><a href="#{key}">{escape(title)}</a></li>' for key, title, _ in sections),
         sections="\n".join(
-            f'<section id="{key}" aria-labelledby="{key}-title"><h2 id="{key}-title">{escape(title)}</h2>{body}</section>'
+            f'<section id="{key}" aria-labelledby="{key}-title">'
+            f'<h2 id="{key}-title">{escape(title)}</h2>{body}</section>'
             for key, title, body in sections
         ),
         version=escape(_version()),

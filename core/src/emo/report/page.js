@@ -26,6 +26,9 @@
   const output = document.querySelector(".zoom output");
   const marker = overview.querySelector(".view");
   const hint = output.textContent;
+  const title = document.getElementById("detail-title");
+  const extent = document.getElementById("detail-extent");
+  const written = { title: title.textContent, extent: extent.textContent };
 
   // First segment that ends after a time (in units).
   function firstAfter(segments, time) {
@@ -94,6 +97,9 @@
     drawAxis();
     marker.style.left = `${(100 * view.low) / data.makespan}%`;
     marker.style.width = `${(100 * (view.high - view.low)) / data.makespan}%`;
+    const asWritten = view.low === start.low && view.high === start.high;
+    title.textContent = asWritten ? written.title : `${format(view.low)} to ${format(view.high)}`;
+    extent.textContent = asWritten ? written.extent : format(view.high - view.low);
   }
 
   function unitFor(ns) {

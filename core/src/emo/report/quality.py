@@ -9,9 +9,12 @@ from emo.analysis import MAX_UNEXPLAINED_RATIO, Analysis
 from emo.report.charts import table
 from emo.report.text import count, duration, escape, file_label, percent, plural
 from emo.trace.model import StepQuality, SyncInfo, TraceQuality
+from emo.trace.validate import MIN_COMPLETENESS
 
 _MAX_STEP_ROWS = 400
 _MAX_UNEXPLAINED_ROWS = 20
+
+_NEEDED = percent(MIN_COMPLETENESS)
 
 _SYNC_TEXT = {
     SyncInfo.RECORDED: "recorded",
@@ -19,23 +22,27 @@ _SYNC_TEXT = {
     SyncInfo.ABSENT: "absent",
 }
 
-# Attribute -> (name, what it means, how it is written).
+# (name, what it means, how it is written)
 _ROWS: tuple[tuple[str, str, Callable[[TraceQuality], str]], ...] = (
     ("Records", "read from the file", lambda q: count(q.records)),
     ("Dropped", "could not be used", lambda q: _reasons(q.dropped)),
     ("Repaired", "changed so that they could be used", lambda q: _reasons(q.repaired)),
     ("Launches", "API calls that start GPU work", lambda q: count(q.launches)),
-    ("Launches without GPU op", "their GPU op was not recorded", lambda q: count(q.launches_without_kernel)),
+    ("Launches without GPU op", "it was not recorded", lambda q: count(q.launches_without_kernel)),
     ("GPU ops", "kernels, copies, sets, communication", lambda q: count(q.kernels)),
-    ("GPU ops without launch", "the call that started them was not recorded", lambda q: count(q.kernels_without_launch)),
-    ("Completeness", "launches that have their GPU op; 99\u202f% needed", lambda q: percent(q.completeness)),
+    ("GPU ops without launch", "it was not recorded", lambda q: count(q.kernels_without_launch)),
+    ("Completeness", f"launches that have their GPU op; {_NEEDED} needed", lambda q: percent(q.completeness)),
     ("What waits wait for", "recorded, inferred from patterns, or absent", lambda q: _SYNC_TEXT[q.sync_info]),
-    ("Lost at the opening", "from the window's opening to the first GPU op with a launch", lambda q: duration(q.head_loss_ns)),
-    ("Clock skew corrected", "shift of GPU times so that none starts before its launch", lambda q: duration(q.clock_skew_ns)),
-    ("Streams overlap", "time with two streams busy / time with one or more", lambda q: percent(q.overlap_ratio)),
+    ("Lost at the opening", "until the first GPU op with a launch", lambda q: duration(q.head_loss_ns)),
+    (
+        "Clock skew corrected",
+        "so that no GPU op starts before its launch",
+        lambda q: duration(q.clock_skew_ns),
+    ),
+    ("Streams overlap", "time with two or more busy / with one or more", lambda q: percent(q.overlap_ratio)),
     ("Ends early", "the file is cut", lambda q: "yes" if q.truncated else "no"),
-    ("Steps counted", "iterations, or the window when there are none", lambda q: count(len(q.steps))),
-)  # fmt: skip
+    ("Steps counted", "iterations, or the window if there are none", lambda q: count(len(q.steps))),
+)
 
 
 def quality_section(analysis: Analysis) -> str:
@@ -75,13 +82,16 @@ def _short_paths(analysis: Analysis, text: str) -> str:
 
 def _checks(analysis: Analysis) -> str:
     errors = analysis.prediction_errors
-    unexplained = percent(analysis.unexplained_ratio)
-    limit = percent(MAX_UNEXPLAINED_RATIO)
+    good = "change of the makespan when all that no rule explains is left out"
     rows = [
-        ["Replay error", percent(analysis.replay_error_ratio), "replayed against recorded makespan, durations as recorded"],
+        ["Replay error", percent(analysis.replay_error_ratio), "replayed against recorded makespan"],
         ["Largest start error", duration(analysis.max_start_error_ns), "of any op in that replay"],
-        ["Unexplained", unexplained, f"change of the makespan when all that no rule explains is left out; {limit} is good"],
-    ]  # fmt: skip
+        [
+            "Unexplained",
+            percent(analysis.unexplained_ratio),
+            f"{good}; {percent(MAX_UNEXPLAINED_RATIO)} is good",
+        ],
+    ]
     if errors.median is None or errors.p95 is None:
         why = (
             "needs 4 comparable iterations"
@@ -122,7 +132,8 @@ def _unexplained(analysis: Analysis) -> str:
 def _per_file(analysis: Analysis) -> str:
     traces = analysis.traces
     many = len(traces) > 1
-    head = ["Quantity", *(escape(file_label(analysis.graph, i)) for i in range(len(traces))), "Meaning"]
+    values = [escape(file_label(analysis.graph, i)) for i in range(len(traces))] if many else ["Value"]
+    head = ["Quantity", *values, "Meaning"]
     rows = [[title, *(write(trace.quality) for trace in traces), meaning] for title, meaning, write in _ROWS]
     return table(head, rows, "facts wide" if many else "facts")
 
@@ -150,7 +161,8 @@ def _steps(analysis: Analysis) -> str:
         "Repaired",
         "Completeness",
     ]
-    return f"<details><summary>Quality of every step</summary>{note}{table(head, rows[:_MAX_STEP_ROWS], 'numbers')}</details>"
+    body = table(head, rows[:_MAX_STEP_ROWS], "numbers")
+    return f"<details><summary>Quality of every step</summary>{note}{body}</details>"
 
 
 def _step_row(label: str, number: int, step: StepQuality) -> list[str]:
@@ -170,18 +182,20 @@ def _step_row(label: str, number: int, step: StepQuality) -> list[str]:
 def _graph(analysis: Analysis) -> str:
     graph = analysis.graph
     report = graph.report
+    queue = f"{count(report.max_outstanding_launches)} of {count(report.queue_depth)}"
+    kept, dropped = report.inferred_patterns_kept, report.inferred_patterns_dropped
     rows = [
         ["Ops and calls", count(len(graph.nodes)), "nodes of the graph"],
         ["Ordering rules applied", count(len(graph.src)), "edges of the graph"],
-        ["Inferred wait patterns kept", count(report.inferred_patterns_kept), "pairs of streams whose waits fit the run"],
-        ["Inferred wait patterns dropped", count(report.inferred_patterns_dropped), "contradicted by the run"],
+        ["Inferred wait patterns kept", count(kept), "pairs of streams whose waits fit the run"],
+        ["Inferred wait patterns dropped", count(dropped), "contradicted by the run"],
         ["Inferred waits dropped", count(report.inferred_waits_dropped), "with those patterns"],
         ["Cyclic edges dropped", count(report.cyclic_edges_dropped), "would make an op wait for itself"],
-        ["Launch queue", f"{count(report.max_outstanding_launches)} of {count(report.queue_depth)}", "most launches outstanding / assumed depth"],
+        ["Launch queue", queue, "most launches outstanding / assumed depth"],
         ["Collectives matched", count(len(graph.joints)), "across the ranks given"],
-        ["Collectives unmatched", count(report.collectives_unmatched), "taken as waiting for ranks that are not given"],
+        ["Collectives unmatched", count(report.collectives_unmatched), "their peers are not in the trace"],
         ["Collectives ending apart", count(report.large_residuals), "ranks end more than 50\u202fµs apart"],
-    ]  # fmt: skip
+    ]
     result = table(["Quantity", "Value", "Meaning"], rows, "facts")
     if report.findings:
         findings = "".join(
@@ -190,9 +204,13 @@ def _graph(analysis: Analysis) -> str:
         result += f"<p>Findings:</p><ul>{findings}</ul>"
     kinds = sorted(set(report.edges_by_type) | set(report.violated_by_type))
     edge_rows = [
-        [escape(kind.lower().replace("_", " ")), count(report.edges_by_type.get(kind, 0)), count(report.violated_by_type.get(kind, 0))]
+        [
+            escape(kind.lower().replace("_", " ")),
+            count(report.edges_by_type.get(kind, 0)),
+            count(report.violated_by_type.get(kind, 0)),
+        ]
         for kind in kinds
-    ]  # fmt: skip
+    ]
     result += (
         "<details><summary>Edges by rule</summary>"
         + table(["Rule", "Edges", "Dropped: the run contradicts them"], edge_rows, "numbers")

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from emo.analysis import Analysis
-
 from emo.graph.slack import CAUSE_TEXT, PERSISTENT_ITERATIONS, Cause, GpuSlack
 from emo.graph.steps import MIN_ITERATIONS
 from emo.report.curve import WhatIfCurve
@@ -31,7 +30,7 @@ _LIMITS = {
 }
 _MEANING = {
     State.CPU: "The GPUs wait for launches: they would finish no later at a lower clock, within limits.",
-    State.COMPUTE: "A lower GPU clock lengthens the step almost everywhere; slack is left only off the critical path.",
+    State.COMPUTE: "A lower GPU clock lengthens the step, except where work is off the critical path.",
     State.COLLECTIVE: "Transfers between ranks decide; the clock of the GPUs hardly matters while they last.",
     State.COPY: "Transfers between host and GPU decide; a lower GPU clock hardly changes them.",
     State.LATENCY: "Little of it is work; see the quality section for what nothing explains.",
@@ -57,13 +56,13 @@ class Summary:
     advice: list[str]
 
 
-def summarize(analysis: Analysis, curve: WhatIfCurve | None) -> Summary:
-    """Put an analysis into words."""
+def summarize(analysis: Analysis, curve: WhatIfCurve | None, *, planned: bool) -> Summary:
+    """Put an analysis into words. ``planned``: a plan is part of the report."""
     return Summary(
         headline=_headline(analysis),
         cards=_cards(analysis, curve),
         sentences=[*_limits(analysis), *_gpus(analysis), *_slack(analysis), *_worth(curve)],
-        advice=advice(analysis),
+        advice=advice(analysis, planned=planned),
     )
 
 
@@ -159,17 +158,17 @@ def _gpus(analysis: Analysis) -> list[str]:
         subject = f"The GPU ({label})"
         return [
             f"<b>What the GPU does.</b> {subject} is busy for {duration(gpu.busy_ns)} "
-            f"({percent(gpu.busy_ns / makespan)} of the window), waits inside collectives for other ranks for "
-            f"{duration(gpu.peer_wait_ns)} ({percent(gpu.peer_wait_ns / makespan)}) and is idle for "
+            f"({percent(gpu.busy_ns / makespan)} of the window), waits inside collectives for other ranks "
+            f"for {duration(gpu.peer_wait_ns)} ({percent(gpu.peer_wait_ns / makespan)}) and is idle for "
             f"{duration(gpu.idle_ns)} ({percent(gpu.idle_ns / makespan)})."
         ]
     if not gpus:
         return []
     busiest = max(gpus, key=lambda gpu: gpu.busy_ns)
     return [
-        f"<b>What the GPUs do.</b> The {len(gpus)} GPUs are busy for {_range([g.busy_ns / makespan for g in gpus])} "
-        f"of the window, wait inside collectives for other ranks for "
-        f"{_range([g.peer_wait_ns / makespan for g in gpus])} and are idle for "
+        f"<b>What the GPUs do.</b> The {len(gpus)} GPUs are busy for "
+        f"{_range([g.busy_ns / makespan for g in gpus])} of the window, wait inside collectives "
+        f"for other ranks for {_range([g.peer_wait_ns / makespan for g in gpus])} and are idle for "
         f"{_range([g.idle_ns / makespan for g in gpus])}. The busiest is "
         f"{escape(gpu_label(analysis.graph, busiest.gpu))}."
     ]
@@ -192,7 +191,10 @@ def _slack(analysis: Analysis) -> list[str]:
     text += f"Why: {listing([f'{CAUSE_TEXT[cause]} ({percent(ns / total)})' for cause, ns in main])}."
     edge = sum(gpu.edge_slack_ns for gpu in gpus)
     if edge > 0:
-        text += f" A further {duration(edge / len(gpus))} per GPU is cut by the capture's beginning or end and never counted."
+        text += (
+            f" A further {duration(edge / len(gpus))} per GPU is cut by the capture's beginning or end "
+            "and never counted."
+        )
     persistent = [gpu.persistent_slack_ns for gpu in gpus if gpu.persistent_slack_ns is not None]
     if persistent:
         low, high = min(persistent), max(persistent)
@@ -221,7 +223,7 @@ def _worth(curve: WhatIfCurve | None) -> list[str]:
     ]
 
 
-def advice(analysis: Analysis) -> list[str]:
+def advice(analysis: Analysis, *, planned: bool) -> list[str]:
     """What the user should do next, most useful first. HTML."""
     result = [*_more_ranks(analysis), *_better_trace(analysis)]
     gpus, makespan = analysis.slack.gpus, max(analysis.timeline.makespan_ns, 1)
@@ -230,16 +232,18 @@ def advice(analysis: Analysis) -> list[str]:
     from_cpu = sum(by_cause.get(cause, 0) for cause in (Cause.CPU, Cause.PEER_CPU))
     if from_cpu > 0.5 * total > 0:
         result.append(
-            "Time a step <b>without the profiler</b> and give it to <code>emo plan --untraced-step-ms</code>: "
-            "profiling slows the CPU's launches, so slack that comes from the CPU is smaller in production."
+            "Time a step <b>without the profiler</b> and give it to "
+            "<code>emo plan --untraced-step-ms</code>: profiling slows the CPU's "
+            "launches, so slack that comes from the CPU is smaller in production."
         )
-    if total >= _WORTH_SHARE * makespan * max(len(gpus), 1):
+    worth = total >= _WORTH_SHARE * makespan * max(len(gpus), 1)
+    if worth and not planned:
         files = PurePath(analysis.traces[0].path).name if len(analysis.traces) == 1 else "RANK_TRACES"
         result.append(
             "Turn the slack into clocks: "
             f"<code>emo plan {escape(files)} --gpu MODEL --max-slowdown 5%</code>."
         )
-    elif gpus:
+    elif gpus and not worth:
         result.append("There is next to no slack: energy can only be saved at the price of a longer step.")
     return result
 

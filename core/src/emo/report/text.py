@@ -60,6 +60,8 @@ def percent(ratio: float) -> str:
     if value != 0 and abs(value) < 0.01:
         return f"< 0.01{THIN}%"
     places = 0 if abs(value) >= 9.95 else 1 if abs(value) >= 0.95 else 2
+    if abs(value - round(value)) < 1e-9:
+        places = 0
     text = f"{value:.{places}f}".replace("-", "\u2212")
     if abs(value) < 100 and float(f"{abs(value):.{places}f}") == 100.0:
         text = "> 99.5"
@@ -67,8 +69,10 @@ def percent(ratio: float) -> str:
 
 
 def increase(ratio: float) -> str:
-    """By how much something grew, e.g. ``+4.3 %``; changes that no clock would show are ``none``."""
-    return f"+{percent(ratio)}" if ratio >= 5e-5 else "none"
+    """By how much something grew, e.g. ``+4.3 %`` or ``none``."""
+    if ratio < 1e-4:
+        return "none" if ratio < 1e-6 else percent(ratio)
+    return f"+{percent(ratio)}"
 
 
 def count(number: int) -> str:

@@ -59,17 +59,23 @@ def lanes_section(analysis: Analysis) -> tuple[str, str]:
         if data
         else ""
     )
+    caption = (
+        f"{duration(makespan)} in {overview.bins} bins of {duration(makespan / overview.bins)}.{mark_note} "
+        "The bar on the axis is the part shown below."
+    )
+    path_entries = [(state, PATH_TEXT[state]) for state in PATH_STATES if state in on_path]
+    gpu_entries = [(state, STATE_TEXT[state]) for state in GPU_STATES if state in on_gpus]
     body = (
         "<p>Each lane shows how the time of its bin is divided: a full bar of one colour means that nothing "
         "else happened there.</p>"
-        + legend("The critical path", [(state, PATH_TEXT[state]) for state in PATH_STATES if state in on_path])
-        + legend("A GPU", [(state, STATE_TEXT[state]) for state in GPU_STATES if state in on_gpus], critical=True)
+        + legend("The critical path", path_entries)
+        + legend("A GPU", gpu_entries, critical=True)
         + "<h3>Whole window</h3>"
-        + lanes(rows, overview, marks, f"{duration(makespan)} in {overview.bins} bins of {duration(makespan / overview.bins)}.{mark_note} The bar on the axis is the part shown below.", "overview", (low, high))
-        + f"<h3>From near: {escape(what)}</h3>"
+        + lanes(rows, overview, marks, caption, "overview", (low, high))
+        + f'<h3>From near: <span id="detail-title">{escape(what)}</span></h3>'
         + controls
         + lanes(near, detail, marks, _detail_note(analysis, near, rows, detail), "detail")
-    )  # fmt: skip
+    )
     return body, data
 
 
@@ -153,7 +159,8 @@ def _slack_between(analysis: Analysis, starts: np.ndarray, width: float) -> np.n
 
 
 def _detail_note(analysis: Analysis, near: list[Lane], rows: list[Lane], window: Window) -> str:
-    text = f"{duration(window.high_ns - window.low_ns)} in bins of {duration((window.high_ns - window.low_ns) / window.bins)}."
+    length = window.high_ns - window.low_ns
+    text = f'<span id="detail-extent">{duration(length)} in bins of {duration(length / window.bins)}</span>.'
     streams = len(analysis.graph.streams)
     if len(near) == len(rows) and streams > len(analysis.graph.gpus):
         text += f" {plural(streams, 'stream')} are too many to show one by one here."

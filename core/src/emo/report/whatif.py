@@ -30,7 +30,7 @@ def curve_section(analysis: Analysis, curve: WhatIfCurve) -> str:
             Line("replayed", f"this job: {'no change' if end == 'none' else end}", curve.step_ns),
         ],
         f"{what} against the duration of GPU work; twice the GPU time changes it by: {end}",
-        "How much longer all GPU work takes; below it, the clock at which it would, if time went as 1 / clock",
+        "How much longer all GPU work takes; below, the clock at which it would if time went as 1 / clock",
         what,
     )
     rows = [
@@ -63,6 +63,6 @@ def _reading(curve: WhatIfCurve) -> str:
     absorbed = 1.0 - (curve.step_at(_NEAR) / curve.base_ns - 1.0) / (_NEAR - 1.0)
     return (
         f"Where the curve is flat, slack takes up the longer GPU work: at ×{_NEAR:.1f} it takes up "
-        f"{percent(min(max(absorbed, 0.0), 1.0))} of the growth. GPU work may take ×{one:.2f} as long before the "
-        f"step is 1{THIN}% longer, and the step stays within 5{THIN}% {beyond}."
+        f"{percent(min(max(absorbed, 0.0), 1.0))} of the growth. GPU work may take ×{one:.2f} as long before "
+        f"the step is 1{THIN}% longer, and the step stays within 5{THIN}% {beyond}."
     )

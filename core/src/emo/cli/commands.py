@@ -1,28 +1,26 @@
-"""The command line: ``emo analyze``, ``emo whatif``, ``emo version``, ``emo doctor``.
+"""The commands: options in, one document out, as JSON or in words.
 
-A thin shell: options in, one document out, errors as one line. The work is done elsewhere, and
-is imported only by the command that needs it, since most of a short run's time is imports.
-
-Exit codes: 0 ok, 1 own failure, 2 bad input or usage, 3 no feasible plan, 4 quality gate refused,
-130 interrupted, 141 the reader of a pipe went away.
+A thin shell. The work is done elsewhere, and is imported only by the command that needs it, since
+most of a short run's time is imports.
 """
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from emo.errors import EmoError, InputError, QualityGateError
+from emo.errors import InputError, QualityGateError
 from emo.terminal import StageProgress, printable
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from emo.graph.model import EdgeType
 
-EXIT_OK, EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 0, 1, 130, 141
+EXIT_OK = 0
 
 DEFAULT_QUEUE_DEPTH = 1024
 
@@ -43,6 +41,10 @@ Traces = Annotated[
     typer.Argument(
         metavar="TRACE...", help="trace files, one per rank of one job, in any order", show_default=False
     ),
+]
+Report = Annotated[
+    str | None,
+    typer.Option("-o", "--output", metavar="FILE.html", help="write an HTML report, one self-contained file"),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON document on stdout, nothing else")]
 QueueDepth = Annotated[
@@ -82,12 +84,7 @@ def _root() -> None:
 def analyze_command(
     traces: Traces,
     as_json: AsJson = False,
-    output: Annotated[
-        str | None,
-        typer.Option(
-            "-o", "--output", metavar="FILE.html", help="write an HTML report, one self-contained file"
-        ),
-    ] = None,
+    output: Report = None,
     overlay: Annotated[
         str | None,
         typer.Option(
@@ -126,14 +123,13 @@ def analyze_command(
             write_overlay(analysis, outputs["--overlay"])
     document = analysis_document(analysis, without=rules)
     if as_json:
-        _print_json(document)
+        _print(_dumps(document))
     else:
         from emo.api.analysis import AnalysisReport
         from emo.summary import analysis_text
 
         _print(analysis_text(AnalysisReport.model_validate(document)))
-        for path in outputs.values():
-            _print(f"written: {printable(str(path))}")
+        _print_written(outputs.values())
     _require_complete_step(analysis.complete_steps, traces)
     return EXIT_OK
 
@@ -190,13 +186,75 @@ def whatif_command(
             timeline = replay(graph, vector)
     document = whatif_document(graph, scalings, vector, timeline, watch.seconds)
     if as_json:
-        _print_json(document)
+        _print(_dumps(document))
     else:
         from emo.api.analysis import WhatIfReport
         from emo.summary import whatif_text
 
         _print(whatif_text(WhatIfReport.model_validate(document)))
     _require_complete_step(sum(complete_steps(trace.quality.steps) for trace in read), traces)
+    return EXIT_OK
+
+
+@app.command(
+    name="plan",
+    epilog=_examples(
+        "emo plan trace.json.gz --gpu H100 --max-slowdown 5%",
+        "emo plan rank*.json.gz --gpu A100 --untraced-step-ms 212 -o report.html",
+        "emo plan trace.json.gz --gpu V100 --plan plan.json --json | jq .rungs",
+    ),
+)
+def plan_command(
+    traces: Traces,
+    gpu: Annotated[
+        str,
+        typer.Option("--gpu", metavar="MODEL", show_default=False, help="GPU to plan for, e.g. A100 or H100"),
+    ],
+    max_slowdown: Annotated[
+        str,
+        typer.Option("--max-slowdown", metavar="SHARE", help="how much longer a step may take: 5% or 0.05"),
+    ] = "5%",
+    untraced_step_ms: Annotated[
+        float | None,
+        typer.Option(
+            "--untraced-step-ms", metavar="MS", help="step time without the profiler, which slows the CPU"
+        ),
+    ] = None,
+    output: Report = None,
+    plan: Annotated[
+        str | None, typer.Option("--plan", metavar="FILE.json", help="write the plan as a JSON document")
+    ] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Choose a clock for every GPU that saves energy within the allowed slowdown.
+
+    Time and power come from priors by kernel class, so the plan is a recommendation. It holds under
+    the exact replay of the trace.
+    """
+    from emo.outputs import check_outputs
+
+    outputs = check_outputs({"--output": output, "--plan": plan}, traces)
+
+    from emo.plan.command import parse_ratio, run
+
+    slowdown = parse_ratio(max_slowdown)
+    with StageProgress(len(traces) + 3 + len(outputs)) as progress:
+        result = run(
+            traces, gpu=gpu, max_slowdown=slowdown, untraced_step_ms=untraced_step_ms, progress=progress
+        )
+        if output is not None:
+            from emo.report.html import write_report
+
+            progress(f"writing {output}")
+            write_report(result.analysis, outputs["--output"], plan=result.document)
+        if plan is not None:
+            from emo.files import write_atomically
+
+            progress(f"writing {plan}")
+            with write_atomically(outputs["--plan"]) as file:
+                file.write(_dumps(result.document).encode() + b"\n")
+    _print(_dumps(result.document) if as_json else result.text)
+    _print_written(() if as_json else outputs.values())
     return EXIT_OK
 
 
@@ -207,7 +265,7 @@ def version_command(as_json: AsJson = False) -> int:
 
     document = version_document()
     if as_json:
-        _print_json(document)
+        _print(_dumps(document))
     else:
         from emo.api.environment import VersionReport
         from emo.summary import version_text
@@ -227,7 +285,7 @@ def doctor_command(as_json: AsJson = False) -> int:
 
     document = doctor_document()
     if as_json:
-        _print_json(document)
+        _print(_dumps(document))
     else:
         from emo.api.environment import DoctorReport
         from emo.summary import doctor_text
@@ -266,10 +324,16 @@ def _print(text: str) -> None:
         raise _ReaderGoneError from None
 
 
-def _print_json(document: dict[str, Any]) -> None:
+def _print_written(paths: Iterable[Path]) -> None:
+    for path in paths:
+        _print(f"\nwritten: {printable(str(path))}")
+
+
+def _dumps(document: dict[str, Any]) -> str:
+    """One line of JSON. NaN, which JSON does not have, is a bug and raises ValueError."""
     import json
 
-    _print(json.dumps(document, allow_nan=False, separators=(",", ":")))
+    return json.dumps(document, allow_nan=False, separators=(",", ":"))
 
 
 def _require_complete_step(complete_steps: int, traces: Sequence[str]) -> None:
@@ -281,68 +345,29 @@ def _require_complete_step(complete_steps: int, traces: Sequence[str]) -> None:
         )
 
 
-# --------------------------------------------------------------------------- the process
+# --------------------------------------------------------------------------- the parser
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program and return its exit code. Nothing is raised, whatever happens."""
-    # Set before numpy is imported: starting a pool of threads that nothing here uses takes longer
-    # than all the linear algebra there is.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    try:
-        code = _run(list(sys.argv[1:] if arguments is None else arguments))
-        if sys.stdout is not None:
-            sys.stdout.flush()
-        return code
-    except (KeyboardInterrupt, typer.Abort):
-        return EXIT_INTERRUPTED
-    except (_ReaderGoneError, BrokenPipeError):
-        _discard_stdout()
-        return EXIT_BROKEN_PIPE
-    except OSError as error:
-        _discard_stdout()
-        where = error.filename if error.filename is not None else "standard output"
-        return _complain(f"{where}: {error.strerror or error}", EXIT_FAILURE)
-    except EmoError as error:
-        return _complain(str(error), error.exit_code)
-    except typer.TyperException as error:
-        return _complain(f"{error.format_message().rstrip('.')}; see {_help_of(error)}", error.exit_code)
-    except MemoryError:
-        return _complain(
-            "out of memory; expected about three times the uncompressed trace; record less", EXIT_FAILURE
-        )
-    except Exception as error:
-        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        advice = "please report this with the command that you ran; set EMO_DEBUG=1 for a traceback"
-        return _complain(f"internal: {what}; {advice}", EXIT_FAILURE)
+def invoke(arguments: Sequence[str]) -> int:
+    """Run the command that the arguments name and return its exit code; without any, show the help.
 
-
-def _run(arguments: list[str]) -> int:
+    Raises InputError for bad usage, BrokenPipeError if the reader of stdout has gone, and whatever
+    the command raises.
+    """
     for stream in (sys.stdout, sys.stderr):
         # A name that the terminal's encoding lacks must not end the program.
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
     command = typer.main.get_command(app)
-    code = command.main(args=arguments or ["--help"], prog_name="emo", standalone_mode=False)
+    try:
+        code = command.main(args=list(arguments) or ["--help"], prog_name="emo", standalone_mode=False)
+    except typer.TyperException as error:
+        context = getattr(error, "ctx", None)
+        where = context.command_path if context is not None else "emo"
+        raise InputError(f"{error.format_message().rstrip('.')}; see {where} --help") from None
+    except _ReaderGoneError:
+        raise BrokenPipeError from None
+    except typer.Abort:
+        raise KeyboardInterrupt from None
     return code if isinstance(code, int) else EXIT_OK
-
-
-def _discard_stdout() -> None:
-    """Python flushes stdout once more at exit; where that cannot succeed it must not complain."""
-    if sys.stdout is sys.__stdout__ and sys.stdout is not None:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _complain(message: str, exit_code: int) -> int:
-    if os.environ.get("EMO_DEBUG") == "1":
-        import traceback
-
-        traceback.print_exc()
-    print(f"emo: error: {printable(message)}", file=sys.stderr)
-    return exit_code
-
-
-def _help_of(error: typer.TyperException) -> str:
-    context = getattr(error, "ctx", None)
-    return f"{context.command_path} --help" if context is not None else "emo --help"
