@@ -249,6 +249,7 @@ class Run:
     """A job: its ranks and the labels of everything in them. ``unit_ns``: what one of its times means."""
 
     unit_ns: int = US
+    queue_depth: int = 1024
     ranks: dict[int, Rank] = field(default_factory=dict)
     labels: dict[str, tuple[int, int, str]] = field(default_factory=dict)  # rank, correlation, GPU op's name
     correlations: int = 0
@@ -277,16 +278,19 @@ class Run:
         """One trace per rank."""
         return [rank.trace() for rank in self.ranks.values()]
 
+    def graph(self, *, without: Collection[EdgeType] = ()) -> Graph:
+        """The dependency graph of the job."""
+        return build_graph(self.traces(), without=without, queue_depth=self.queue_depth)
+
     def replay(
         self,
         scale: Mapping[str, float] | None = None,
         *,
         cpu: Mapping[str, float] | None = None,
         without: Collection[EdgeType] = (),
-        queue_depth: int = 1024,
     ) -> Replayed:
         """Replay with ops slowed by label, and threads by ``"RANK NAME"`` (``"0 main"``)."""
-        graph = build_graph(self.traces(), without=without, queue_depth=queue_depth)
+        graph = self.graph(without=without)
         found = Replayed(self, graph, replay(graph))
         factors = unit_scale(graph)
         for label, factor in (scale or {}).items():
@@ -354,7 +358,6 @@ def expect(
     *,
     scale: Mapping[str, float] | None = None,
     cpu: Mapping[str, float] | None = None,
-    queue_depth: int = 1024,
 ) -> None:
     """Assert the timeline under what-if, and that ``rule`` is what makes it so.
 
@@ -363,9 +366,9 @@ def expect(
     two rules without which there is no graph: OP and PROGRAM.
     """
     for without in [[], [rule]] if rule is not None else [[]]:
-        baseline = run.replay(queue_depth=queue_depth, without=without)
+        baseline = run.replay(without=without)
         assert np.array_equal(baseline.timeline.time_ns, baseline.graph.time_ns)
-        changed = run.replay(scale, cpu=cpu, queue_depth=queue_depth, without=without)
+        changed = run.replay(scale, cpu=cpu, without=without)
         found = {label: changed.span(label) for label in spans}
         if without:
             assert found != dict(spans), "the rule makes no difference here"

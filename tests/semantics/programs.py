@@ -26,6 +26,8 @@ ACTIONS = (
     "sync stream",
     "sync event",
     "sync device",
+    "poll",
+    "mark",
     "copy",
     "free",
     "host function",
@@ -62,7 +64,7 @@ _action = st.builds(
     st.sampled_from((0, 1, 4, 25, 90, 400)),
     st.sampled_from((0, 0, 0, 1, 12, 60)),
 )
-_collectives = ("", "AllReduce", "AllGather", "Broadcast", "Reduce")
+_collectives = ("", "AllReduce", "AllGather", "Broadcast", "Reduce", "SendRecv")
 
 
 @st.composite
@@ -82,7 +84,9 @@ def programs(draw: st.DrawFn, *, max_ranks: int = 3, records: bool | None = None
         )
     )
     told = draw(st.booleans()) if records is None else records
-    return play(phases, ranks, records=told, unit_ns=draw(st.sampled_from((1_000, 1_357))))
+    run = play(phases, ranks, records=told, unit_ns=draw(st.sampled_from((1_000, 1_357))))
+    run.queue_depth = draw(st.sampled_from((1, 2, 5, 1_024)))
+    return run
 
 
 @dataclass(slots=True)
@@ -92,6 +96,8 @@ class _Clock:
     gpu: Rank
     now: int = 0
     other: int = 0  # the second thread
+    step: int = 0
+    step_began: int = 0
     ready: dict[int, int] = field(default_factory=lambda: dict.fromkeys((*STREAMS, 20), 0))
     last_start: dict[int, int] = field(default_factory=lambda: dict.fromkeys((*STREAMS, 20), 0))
     count: int = 0
@@ -137,6 +143,12 @@ def _act(clock: _Clock, action: Action, *, records: bool) -> None:
         clock.now += CALL
     elif what == "other thread":
         _kernel_of_other_thread(clock, action)
+    elif what == "mark":
+        clock.gpu.mark(f"ProfilerStep#{clock.step}", clock.step_began, clock.now + 1)
+        clock.step += 1
+        clock.now = clock.step_began = clock.now + 1
+    elif what == "poll":
+        _poll(clock, action, records=records)
     elif what == "orphan":
         start = max(clock.ready[9], clock.now) + action.late
         clock.gpu.op(clock.label("orphan"), start=start, end=start + action.duration, stream=9)
@@ -217,6 +229,19 @@ def _copy(clock: _Clock, action: Action) -> None:
     clock.now = end + 2
 
 
+def _poll(clock: _Clock, action: Action, *, records: bool) -> None:
+    """Query an event until it has come, 20 between queries; only records tell which query was the last."""
+    event = clock.label("event")
+    clock.gpu.record(event, clock.now, stream=action.stream)
+    clock.now += 1
+    while clock.now < clock.ready[action.stream]:
+        clock.gpu.call("cudaEventQuery", clock.now, clock.now + 1)
+        clock.now += 20
+    said = event if records else ""
+    clock.gpu.wait_for("cudaEventQuery", clock.now, clock.now + 1, label=clock.label("poll"), event=said)
+    clock.now += 1
+
+
 def _block(clock: _Clock, action: Action, *, records: bool) -> None:
     label, gpu = clock.label(action.what), clock.gpu
     event = ""
@@ -239,6 +264,9 @@ def _block(clock: _Clock, action: Action, *, records: bool) -> None:
 
 
 def _meet(clocks: list[_Clock], phase: Phase, number: int) -> None:
+    """All ranks take part; in a send and its receive only the first two."""
+    if phase.collective == "SendRecv":
+        clocks = clocks[:2]
     starts = [max(clock.ready[20], clock.now + LATENCY) for clock in clocks]
     arrived = max(starts)
     for rank, (clock, start) in enumerate(zip(clocks, starts, strict=True)):

@@ -219,7 +219,7 @@ def test_a_full_launch_queue_holds_the_next_launch() -> None:
     # A x20: A 10..210. B is queued behind it at 30: two in the queue. The launch of C waits for A's
     # slot, so it returns 5 after 210; the 25 of work after it put the launch of D at 240, D could
     # start at 250. B 210..220, C 220..230, D 250..260.
-    run = Run()
+    run = Run(queue_depth=2)
     gpu = run.rank(0)
     for number, label in enumerate("ABCD"):
         gpu.launch(label, at=30 * number, start=30 * number + 10, end=30 * number + 20)
@@ -235,29 +235,28 @@ def test_a_full_launch_queue_holds_the_next_launch() -> None:
             "D": (250, 260),
         },
         scale={"A": 20},
-        queue_depth=2,
     )
 
 
 def test_the_queue_is_at_least_as_deep_as_the_run_shows() -> None:
     # Three launches were outstanding at once, so a queue of one cannot be: nothing new blocks.
-    run = Run()
+    run = Run(queue_depth=1)
     gpu = run.rank(0)
     for number, label in enumerate("ABC"):
         gpu.launch(label, at=5 * number, start=10 + 50 * number, end=60 + 50 * number)
-    graph = run.replay(queue_depth=1).graph
+    graph = run.graph()
     assert (graph.report.queue_depth, graph.report.max_outstanding_launches) == (3, 3)
 
 
 def test_a_launch_that_is_held_by_the_queue_holds_its_kernel_on_any_stream() -> None:
     # Queue of 2, streams that nothing joins. A x20 keeps its slot until 210, B keeps the other
     # (it is behind A). C cannot be in the queue before 210, so it cannot start before.
-    run = Run()
+    run = Run(queue_depth=2)
     gpu = run.rank(0)
     gpu.launch("A", at=0, start=10, end=20)
     gpu.launch("B", at=30, start=40, end=50)
     gpu.launch("C", at=60, start=70, end=80, stream=8)
-    changed = run.replay({"A": 20}, queue_depth=2)
+    changed = run.replay({"A": 20})
     assert changed.span("launch C")[1] == 215
     assert changed.span("C")[0] >= 210
 

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from programs import programs
 
-from emo.graph.build import build_graph
 from emo.graph.collectives import match_collectives
 from emo.graph.model import Graph
 
@@ -97,7 +96,7 @@ def test_members_that_could_not_have_met_are_counted_not_joined() -> None:
             gpu.collective(
                 f"{sequence}.{number}", at=begin - 10, start=begin, end=end, group=(0, 1), sequence=sequence
             )
-    graph = run.replay().graph
+    graph = run.graph()
     assert graph.report.collectives_unmatched == 1
     assert len(graph.joints) == 3
 
@@ -135,7 +134,7 @@ def test_a_clock_that_runs_fast_is_aligned_all_along() -> None:
             gained.append(fast)
             gpu.collective(f"{place}.{number}", at=end - 60 + fast, start=end - 50 + fast, end=end + fast)
     assert max(gained) == 59
-    graph = run.replay().graph
+    graph = run.graph()
     assert len(graph.joints) == 20
     assert max(max(joint.residual_ns_by_rank.values()) for joint in graph.joints) <= 3 * US
 
@@ -148,7 +147,7 @@ def test_a_few_wrong_matches_do_not_move_the_clocks() -> None:
         for place in range(7):
             end = 20_000 * (place + 1) + (5_000 if (number, place) == (1, 3) else 0)
             gpu.collective(f"{place}.{number}", at=end - 60, start=end - 50, end=end)
-    graph = run.replay().graph
+    graph = run.graph()
     assert graph.report.clock_offsets_ns == {0: 0, 1: 0}
     assert len(graph.joints) == 6
 
@@ -161,7 +160,7 @@ def test_wire_time_is_what_remains_when_all_have_come() -> None:
             2: [("a", "AllReduce", 80, 190)],
         }
     )
-    (joint,) = run.replay().graph.joints
+    (joint,) = run.graph().joints
     assert joint.wire_ns == 40 * US
     assert joint.wait_ns_by_rank == {0: 120 * US, 1: 0, 2: 70 * US}
 
@@ -175,7 +174,7 @@ def test_ends_that_are_far_apart_are_a_finding() -> None:
             run.rank(number).collective(
                 f"{place}.{number}", at=end - 210, start=end - 200, end=end, group=(0, 1), sequence=place
             )
-    graph = run.replay().graph
+    graph = run.graph()
     assert graph.report.large_residuals == 1
     assert graph.joints[2].residual_ns_by_rank == {0: 0, 1: 60 * US}
 
@@ -189,7 +188,7 @@ def test_absent_members_of_a_group_leave_an_unknown_wait() -> None:
             run.rank(number).collective(
                 f"{place}.{number}", at=start - 10, start=start, end=end, group=(0, 1, 2), sequence=place
             )
-    graph = run.replay().graph
+    graph = run.graph()
     assert [joint.wire_ns // US for joint in graph.joints] == [20, 20]
     assert [int(graph.peer_wait_ns[joint.end_point]) // US for joint in graph.joints] == [0, 150]
     # x2 on the wire: 40 + 150, from 80 on (the window opens with the first launch, at 30).
@@ -209,10 +208,10 @@ def times_by_rank(graph: Graph) -> dict[int, list[tuple[int, int, int]]]:
 
 @given(programs(max_ranks=3), st.lists(st.integers(-5_000, 5_000), min_size=3, max_size=3))
 def test_what_the_clocks_say_does_not_matter_once_all_ranks_have_met(run: Run, offsets: list[int]) -> None:
-    straight = build_graph(run.traces())
+    straight = run.graph()
     for rank, offset in zip(run.ranks.values(), offsets, strict=False):
         rank.clock_ns = offset * US
-    skewed = build_graph(run.traces())
+    skewed = run.graph()
     if len(run.ranks) > 1 and any(not joint.rooted for joint in straight.joints):
         assert times_by_rank(skewed) == times_by_rank(straight)
     assert [joint.nodes for joint in skewed.joints if not joint.rooted] == [

@@ -13,7 +13,6 @@ from programs import programs
 from test_replay_properties import scales
 
 from emo import _native
-from emo.graph.build import build_graph
 from emo.graph.model import NEVER
 from emo.graph.replay import NEVER_LATE, latest_times, replay, replay_python
 
@@ -184,7 +183,7 @@ def test_toposort_follows_the_hint_where_it_may() -> None:
 
 @given(programs(), st.data())
 def test_the_replay_of_a_real_graph(run: Run, data: st.DataObject) -> None:
-    graph = build_graph(run.traces())
+    graph = run.graph()
     for scale in (None, scales(graph, data)):
         for unexplained in (True, False):
             fast = replay(graph, scale, unexplained=unexplained)
@@ -196,7 +195,7 @@ def test_the_replay_of_a_real_graph(run: Run, data: st.DataObject) -> None:
 
 @given(programs(), st.data())
 def test_latest_times_are_the_last_that_miss_no_deadline(run: Run, data: st.DataObject) -> None:
-    graph = build_graph(run.traces())
+    graph = run.graph()
     scale = scales(graph, data)
     timeline = replay(graph, scale)
     deadline = np.full(len(graph.time_ns), timeline.makespan_ns)

@@ -93,20 +93,20 @@ def assert_contiguous(path: CriticalPath, upto_ns: int) -> None:
 
 @given(programs())
 def test_scale_one_reproduces_the_run(run: Run) -> None:
-    graph = build_graph(run.traces())
+    graph = run.graph()
     assert np.array_equal(replay(graph).time_ns, graph.time_ns)
     assert replay(graph).makespan_ns == graph.makespan_ns
 
 
 @given(programs(), st.lists(st.sampled_from(list(EdgeType)), max_size=4))
 def test_scale_one_reproduces_the_run_whatever_is_left_out(run: Run, without: list[EdgeType]) -> None:
-    graph = build_graph(run.traces(), without=without)
+    graph = run.graph(without=without)
     assert np.array_equal(replay(graph).time_ns, graph.time_ns)
 
 
 @given(programs())
 def test_nothing_in_the_graph_goes_backwards(run: Run) -> None:
-    graph = build_graph(run.traces())
+    graph = run.graph()
     assert (graph.unexplained_ns >= 0).all()
     assert (graph.peer_wait_ns >= 0).all()
     assert (graph.scaled_ns >= 0).all()
@@ -118,7 +118,7 @@ def test_nothing_in_the_graph_goes_backwards(run: Run) -> None:
 
 @given(programs(), st.data())
 def test_a_longer_duration_never_makes_anything_earlier(run: Run, data: Any) -> None:
-    graph = build_graph(run.traces())
+    graph = run.graph()
     scale = scales(graph, data)
     longer = scale.copy()
     entries = data.draw(st.lists(st.integers(1, graph.scale_size - 1), min_size=1, max_size=5))
@@ -128,7 +128,7 @@ def test_a_longer_duration_never_makes_anything_earlier(run: Run, data: Any) -> 
 
 @given(programs(), st.sampled_from((1.0, 1.5, 2.0, 10.0)))
 def test_slower_ops_take_at_least_as_long_as_the_busiest_stream(run: Run, factor: float) -> None:
-    graph = build_graph(run.traces())
+    graph = run.graph()
     slow = all_gpu_ops(graph, factor)
     makespan = replay(graph, slow).makespan_ns
     rounding = len(graph.nodes)  # a nanosecond per op
@@ -138,14 +138,14 @@ def test_slower_ops_take_at_least_as_long_as_the_busiest_stream(run: Run, factor
 
 @given(programs(max_ranks=1), st.data())
 def test_the_bound_of_the_command_line_holds_for_any_scale(run: Run, data: Any) -> None:
-    graph = build_graph(run.traces())
+    graph = run.graph()
     scale = scales(graph, data)
     assert replay(graph, scale).makespan_ns >= busiest_stream_bound_ns(graph, scale) - len(graph.nodes)
 
 
 @given(programs(), st.data())
 def test_a_constraint_more_never_shortens(run: Run, data: Any) -> None:
-    graph = build_graph(run.traces())
+    graph = run.graph()
     scale = scales(graph, data)
     complete = replay(graph, scale).time_ns
     dropped = data.draw(st.sets(st.sampled_from(sorted({int(t) for t in graph.edge_type})), min_size=1))
@@ -157,7 +157,7 @@ def test_a_constraint_more_never_shortens(run: Run, data: Any) -> None:
 
 @given(programs(max_ranks=4), st.data())
 def test_joint_collectives_end_together_up_to_their_residuals(run: Run, data: Any) -> None:
-    graph = build_graph(run.traces())
+    graph = run.graph()
     scale = scales(graph, data)
     time = replay(graph, scale).time_ns
     first_joint = graph.scale_size - len(graph.joints)
@@ -190,7 +190,8 @@ def test_the_order_of_the_files_does_not_matter(run: Run, random: Any) -> None:
     traces = run.traces()
     shuffled = list(traces)
     random.shuffle(shuffled)
-    one, other = build_graph(traces), build_graph(shuffled)
+    depth = run.queue_depth
+    one, other = build_graph(traces, queue_depth=depth), build_graph(shuffled, queue_depth=depth)
     assert graph_bytes(one) == graph_bytes(other)
     assert one.joints == other.joints
     assert one.report == other.report
@@ -201,7 +202,7 @@ def test_the_order_of_the_files_does_not_matter(run: Run, random: Any) -> None:
 
 @given(programs(), st.data())
 def test_the_critical_path_covers_the_makespan(run: Run, data: Any) -> None:
-    graph = build_graph(run.traces())
+    graph = run.graph()
     for scale in (unit_scale(graph), scales(graph, data)):
         timeline = replay(graph, scale)
         assert_contiguous(critical_path(graph, timeline), timeline.makespan_ns)
@@ -211,7 +212,7 @@ def test_the_critical_path_covers_the_makespan(run: Run, data: Any) -> None:
 
 @given(programs())
 def test_the_time_of_every_gpu_is_accounted_for(run: Run) -> None:
-    graph = build_graph(run.traces())
+    graph = run.graph()
     for gpu in find_slack(graph, replay(graph)).gpus:
         assert min(gpu.busy_ns, gpu.peer_wait_ns, gpu.idle_ns) >= 0
         assert gpu.busy_ns + gpu.peer_wait_ns + gpu.idle_ns == graph.makespan_ns
@@ -221,7 +222,7 @@ def test_the_time_of_every_gpu_is_accounted_for(run: Run) -> None:
 def test_a_scale_vector_that_cannot_be_used_is_refused(bad: str) -> None:
     run = Run()
     run.rank(0).launch("A", at=0, start=10, end=20)
-    graph = build_graph(run.traces())
+    graph = run.graph()
     scale = unit_scale(graph)
     if bad == "short":
         scale = scale[:-1]
@@ -236,7 +237,7 @@ def test_a_scale_vector_that_cannot_be_used_is_refused(bad: str) -> None:
 def test_points_tell_what_they_are() -> None:
     run = Run()
     run.rank(0).launch("A", at=0, start=10, end=20)
-    graph = build_graph(run.traces())
+    graph = run.graph()
     view = graph.to_networkx()
     assert view.number_of_nodes() == len(graph.time_ns)
     assert {view.nodes[p]["kind"] for p in view} >= {PointKind.START.name, PointKind.END.name}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import itertools
 import json
 import re
 from collections import defaultdict
@@ -301,7 +302,7 @@ def assert_overlay_tells_the_analysis(overlay: dict[str, Any], analysis: Analysi
     for track, events in tracks.items():
         assert track in threads
         assert (track[0], 0) in processes
-        assert all(before[1] <= after[0] for before, after in zip(events, events[1:], strict=False))
+        assert all(before[1] <= after[0] for before, after in itertools.pairwise(events))
     path = next(events for track, events in tracks.items() if threads[track] == "critical path")
     assert sum(end - start for start, end, _ in path) == analysis.timeline.makespan_ns
     windows = [
@@ -330,7 +331,7 @@ def test_overlay(job: Analysis, tmp_path: Path) -> None:
 def test_overlay_keeps_names_and_nanoseconds(lone: Analysis, tmp_path: Path) -> None:
     write_overlay(lone, tmp_path / "overlay.json")
     text = (tmp_path / "overlay.json").read_text(encoding="utf-8")
-    first = [e for e in json.loads(text)["traceEvents"] if e["name"] == "first"][0]
+    first = next(e for e in json.loads(text)["traceEvents"] if e["name"] == "first")
     assert (first["ts"], first["dur"]) == (120.0, 300.0)
     assert '"ts":120.000,"dur":300.000' in text
     assert any(e["name"] == EVIL for e in json.loads(text)["traceEvents"])

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from programs import programs
 
-from emo.graph.build import build_graph
 from emo.graph.model import Graph, PointKind
 from emo.graph.replay import replay, unit_scale
 from emo.graph.slack import Cause, GpuSlack, Slack, find_slack
@@ -23,7 +22,7 @@ US = 1_000
 
 
 def slack_of(run: Run) -> tuple[Graph, Slack]:
-    graph = build_graph(run.traces())
+    graph = run.graph()
     return graph, find_slack(graph, replay(graph))
 
 

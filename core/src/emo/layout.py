@@ -93,7 +93,8 @@ def short_name(name: str, limit: int = 48) -> str:
     """A kernel's name; a long one without arguments and return type, then without namespaces."""
     if len(name) <= limit:
         return name
-    bare = name.removeprefix("void ").split("<", 1)[0].split("(", 1)[0]
+    bare = name.removeprefix("void ").replace("(anonymous namespace)::", "")
+    bare = bare.split("<", 1)[0].split("(", 1)[0] or bare
     bare = bare.rsplit("::", 1)[-1] if len(bare) > limit else bare
     return bare if len(bare) <= limit else bare[: limit - 3] + "..."
 

@@ -189,12 +189,10 @@ def _collectives(report: AnalysisReport) -> list[str]:
 
 def _quality(report: AnalysisReport) -> list[str]:
     quality = report.quality
-    complete = (
-        "the window is"
-        if quality.steps == quality.complete_steps == 1
-        else (f"{quality.complete_steps} of {plural(quality.steps, 'step')} are")
-    )
-    lines = [f"{percent(quality.completeness)} of launches have their GPU op; {complete} complete"]
+    complete = f"{quality.complete_steps} of {plural(quality.steps, 'iteration')} complete"
+    if len(quality.files) == quality.steps == 1:
+        complete = "the window is complete" if quality.complete_steps else "the window is incomplete"
+    lines = [f"{percent(quality.completeness)} of launches have their GPU op; {complete}"]
     for file in quality.files:
         findings = _file_findings(file)
         if findings:

@@ -131,7 +131,7 @@ def time_axis(window: Window, part: tuple[float, float]) -> str:
         f'<span style="left:{_short(100 * window.position(mark))}%">'
         f"{f'{mark / factor:,.{places}f}'.replace(',', THIN)}{THIN}{unit}</span>"
         for mark in marks
-        if window.position(mark) <= 0.97
+        if window.position(mark) <= 0.93
     )
     left, right = 100 * window.position(part[0]), 100 * window.position(part[1])
     bar = (

@@ -113,7 +113,7 @@
     const [factor, unit] = unitFor(view.high);
     const places = Math.max(0, Math.ceil(-Math.log10(step / factor) - 1e-9));
     const labels = [];
-    for (let n = Math.ceil(view.low / step); n * step < view.low + 0.97 * span; n++) {
+    for (let n = Math.ceil(view.low / step); n * step < view.low + 0.93 * span; n++) {
       const left = (100 * (n * step - view.low)) / span;
       labels.push(`<span style="left:${left}%">${((n * step) / factor).toFixed(places)}\u202f${unit}</span>`);
     }

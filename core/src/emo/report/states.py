@@ -29,7 +29,7 @@ class State(IntEnum):
     COMPUTE = 0
     COLLECTIVE = 1
     COPY = 2
-    ABSENT_PEERS = 3
+    PEER_WAIT = 3
     SLACK_CPU = 4
     SLACK_SYNC = 5
     SLACK_STREAM = 6
@@ -58,7 +58,7 @@ STATE_TEXT = {
     State.COMPUTE: "computing",
     State.COLLECTIVE: "communicating",
     State.COPY: "copying",
-    State.ABSENT_PEERS: "waiting in a collective for ranks that are not in the trace",
+    State.PEER_WAIT: "waiting for other ranks in a collective, not counted as slack",
     State.WAIT: "waiting, not usable",
     State.CAPTURE: "waiting, cut by the capture: never counted",
     State.GAP: "gaps under 10 µs",
@@ -151,7 +151,7 @@ def _of_gpu(graph: Graph, wait: I64, gpu: int, windows: SlackWindows, makespan_n
     busy = union(graph.nodes.start_ns[ops] + wait[ops], graph.nodes.end_ns[ops])
     taken = union(np.r_[busy.start_ns, windows.start_ns], np.r_[busy.end_ns, windows.end_ns])
     waiting = union(graph.nodes.start_ns[ops], graph.nodes.start_ns[ops] + wait[ops]).minus(taken)
-    parts.append((waiting, State.ABSENT_PEERS))
+    parts.append((waiting, State.PEER_WAIT))
     parts += _waiting(windows)
     covered = union(
         np.concatenate([part.start_ns for part, _ in parts]),
@@ -191,7 +191,7 @@ def stream_segments(graph: Graph, stream: int) -> Segments:
     parts = _working(graph, wait, ops)
     busy = union(graph.nodes.start_ns[ops] + wait[ops], graph.nodes.end_ns[ops])
     waits = union(graph.nodes.start_ns[ops], graph.nodes.start_ns[ops] + wait[ops]).minus(busy)
-    return _joined([*parts, (waits, State.ABSENT_PEERS)])
+    return _joined([*parts, (waits, State.PEER_WAIT)])
 
 
 def path_states(path: CriticalPath) -> I8:

@@ -36,7 +36,7 @@ _SLICE_SHARE = 0.05
 # Stretches that may be put into the file for zooming; beyond that a trace viewer does better.
 _MAX_ZOOM_SEGMENTS = 600_000
 
-_STREAM_STATES = (State.COMPUTE, State.COLLECTIVE, State.COPY, State.ABSENT_PEERS)
+_STREAM_STATES = (State.COMPUTE, State.COLLECTIVE, State.COPY, State.PEER_WAIT)
 
 
 def lanes_section(analysis: Analysis) -> tuple[str, str]:
