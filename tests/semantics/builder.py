@@ -244,7 +244,7 @@ class Rank:
         )
 
 
-@dataclass(slots=True, repr=False)
+@dataclass(slots=True)
 class Run:
     """A job: its ranks and the labels of everything in them. ``unit_ns``: what one of its times means."""
 
@@ -254,9 +254,9 @@ class Run:
     labels: dict[str, tuple[int, int, str]] = field(default_factory=dict)  # rank, correlation, GPU op's name
     correlations: int = 0
 
-    def __repr__(self) -> str:
-        """What was recorded, a line per record: for failing property tests."""
-        lines = [f"Run in units of {self.unit_ns} ns"]
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """How a failing property test shows it: a line per record."""
+        lines = [f"Run in units of {self.unit_ns} ns, queue of {self.queue_depth}"]
         for rank in self.ranks.values():
             names = list(rank.names)
             for row in rank.rows:
@@ -264,7 +264,7 @@ class Run:
                 end = start + row["dur_ns"] // self.unit_ns
                 where = f"stream {row['stream']}" if "stream" in row else f"thread {row.get('thread')}"
                 lines.append(f"  rank {rank.number} {where}: {names[row['name_id']]} {start}..{end}")
-        return "\n".join(lines)
+        printer.text("\n".join(lines))
 
     def rank(self, number: int, *, device: int = 0) -> Rank:
         """The rank with this number; made when first asked for."""

@@ -193,6 +193,20 @@ def test_in_a_broadcast_the_root_waits_for_nobody() -> None:
     assert changed.span("N0") == (130, 140)
 
 
+def test_a_receiver_that_comes_while_the_root_sends_is_not_the_root() -> None:
+    # rank 0  K0 10=====110 C0 110====130            sends: is through first
+    # rank 1  K1 10========120 C1  120====140        came 10 after the root, takes its 20
+    # K1 x3: C1 340..360. The root is through at 130 all the same.
+    run = Run()
+    for number, start in ((0, 110), (1, 120)):
+        gpu = run.rank(number)
+        gpu.launch(f"K{number}", at=0, start=10, end=start, stream=20)
+        gpu.collective(f"C{number}", at=5, start=start, end=start + 20, op="Broadcast")
+    changed = run.replay({"K1": 3})
+    assert changed.span("C0") == (110, 130)
+    assert changed.span("C1") == (340, 360)
+
+
 def reduce_to_one() -> Run:
     """The root, rank 1, was there at 25 and is through when rank 0, who came at 110, has sent.
 

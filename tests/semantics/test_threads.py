@@ -89,6 +89,27 @@ def test_stream_synchronise_without_records_waits_for_the_last_launched_op() -> 
     )
 
 
+def test_stream_synchronise_of_an_idle_stream_waits_for_nothing() -> None:
+    # The record names stream 99, on which nothing runs: what the thread launched elsewhere does not count.
+    run = Run()
+    gpu = run.rank(0)
+    gpu.launch("A", at=0, start=10, end=60)
+    gpu.wait_for("cudaStreamSynchronize", 70, 72, label="sync", stream=99)
+    assert run.replay({"A": 2}).span("sync") == (70, 72)
+
+
+def test_device_synchronise_waits_for_its_own_device_only() -> None:
+    # One process, two GPUs, a thread for each. Thread "main" has to do with device 0.
+    run = Run()
+    gpu = run.rank(0)
+    gpu.launch("A", at=0, start=10, end=60)
+    gpu.launch("B", at=1, start=11, end=40, device=1, stream=9, thread="other")
+    gpu.wait_for("cudaDeviceSynchronize", 10, 62, label="sync")
+    gpu.launch("C", at=70, start=80, end=90)
+    assert run.replay({"A": 2}).span("sync") == (10, 112)
+    assert run.replay({"B": 9}).span("sync") == (10, 62)
+
+
 @pytest.mark.parametrize(("slow", "end"), [("A", 110), ("B", 105)])
 def test_device_synchronise_waits_for_every_stream(slow: str, end: float) -> None:
     # s7  A 10======60        A x2: 10..110   the sync returns 2 after the later of the two

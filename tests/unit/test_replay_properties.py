@@ -19,7 +19,7 @@ from emo.graph.model import EdgeType, Graph, PointKind
 from emo.graph.replay import replay, unit_scale
 from emo.graph.slack import find_slack
 from emo.graph.whatif import busiest_stream_bound_ns
-from emo.trace.model import Kind
+from emo.trace.model import Kind, RawCategory
 
 FACTORS = st.sampled_from((0.0, 0.5, 0.9, 1.0, 1.1, 2.0, 7.3))
 
@@ -208,6 +208,39 @@ def test_the_critical_path_covers_the_makespan(run: Run, data: Any) -> None:
         assert_contiguous(critical_path(graph, timeline), timeline.makespan_ns)
         point = data.draw(st.integers(0, len(graph.time_ns) - 1))
         assert_contiguous(critical_path(graph, timeline, to_point=point), int(timeline.time_ns[point]))
+
+
+def test_the_critical_path_is_contiguous_where_rounding_turned_two_ends_around() -> None:
+    # In whole microseconds the copy ends 1 after the call that returned because it was done.
+    run = Run()
+    gpu = run.rank(0)
+    gpu.launch(
+        "copy",
+        at=0,
+        until=50,
+        start=10,
+        end=51,
+        api="cudaMemcpyAsync",
+        kind=RawCategory.MEMCPY,
+        name="Memcpy DtoH (Device -> Pageable)",
+    )
+    gpu.launch("B", at=60, start=70, end=90)
+    graph = run.graph()
+    for factor in (1.0, 1.7):
+        timeline = replay(graph, all_gpu_ops(graph, factor))
+        assert_contiguous(critical_path(graph, timeline), timeline.makespan_ns)
+
+
+def test_what_nothing_explains_is_left_out_on_demand() -> None:
+    # B starts 100 after all that it waits for is done: launch at 5 and latency 10, A done at 60.
+    run = Run()
+    gpu = run.rank(0)
+    gpu.launch("A", at=0, start=10, end=60)
+    gpu.launch("B", at=5, start=160, end=200)
+    graph = run.graph()
+    assert int(graph.unexplained_ns.sum()) == 100_000
+    assert replay(graph).makespan_ns == 200_000
+    assert replay(graph, unexplained=False).makespan_ns == 100_000
 
 
 @given(programs())

@@ -21,6 +21,7 @@ from emo.graph.build import build_graph
 from emo.graph.model import INFERRED_TYPES, EdgeType, Graph
 from emo.graph.replay import replay
 from emo.graph.steps import recorded_step_time, step_ratio
+from emo.graph.tracing import ASSUMED_TRACING_FACTOR
 from emo.models.catalogue import CATALOGUE, GpuModel, find_gpu
 from emo.models.priors import CLASSES, IDLE, WAITING, KernelClass, TimeLevel
 from emo.plan import command, static
@@ -28,7 +29,7 @@ from emo.plan.command import PlanResult, parse_ratio, run
 from emo.plan.evaluate import Evaluator, PaceMeter, ScaledGraph, node_classes
 from emo.plan.static import Choice, candidate_clocks, frontier, search
 from emo.plan.text import plan_text
-from emo.plan.untraced import ASSUMED_TRACING_FACTOR, cpu_scale
+from emo.plan.untraced import cpu_scale
 from emo.trace.model import Trace
 
 V100 = find_gpu("V100")

@@ -21,7 +21,7 @@ from emo.graph.predict import Prediction, PredictionErrors, predict_iterations, 
 from emo.graph.replay import Timeline, replay
 from emo.graph.slack import Slack, find_slack
 from emo.graph.steps import StepTime, recorded_step_time
-from emo.graph.tracing import ASSUMED_TRACING_FACTOR, cpu_scale
+from emo.graph.tracing import ASSUMED_TRACING_FACTOR, cpu_scale_vector
 from emo.trace.model import Kind, StepQuality, Trace
 from emo.trace.read import read_trace
 from emo.trace.validate import MIN_COMPLETENESS, gate
@@ -134,7 +134,7 @@ def analyze_traces(
         predictions, skipped = predict_iterations(graph)
     with watch.stage("slack"):
         slack = find_slack(graph, timeline)
-        untraced = cpu_scale(graph, 1.0 / ASSUMED_TRACING_FACTOR)
+        untraced = cpu_scale_vector(graph, 1.0 / ASSUMED_TRACING_FACTOR)
         untraced_slack = find_slack(graph, replay(graph, untraced), untraced)
         path = critical_path(graph, timeline)
     unexplained_ratio = abs(1.0 - explained.makespan_ns / max(graph.makespan_ns, 1))

@@ -76,6 +76,8 @@ def critical_path(graph: Graph, timeline: Timeline, *, to_point: int | None = No
         "thread": np.stack([thread, nobody, nobody, nobody], axis=1).reshape(-1),
     }
     start, end = starts.reshape(-1), ends.reshape(-1)
+    # A head may lie a clock step before its tail: what led to the tail then ends where the head is.
+    end = np.minimum.accumulate(end[::-1])[::-1]
     keep = end > start
     return CriticalPath(
         start_ns=start[keep],

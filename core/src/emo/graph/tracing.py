@@ -14,7 +14,7 @@ from emo.graph.replay import unit_scale
 ASSUMED_TRACING_FACTOR = 1.5
 
 
-def cpu_scale(graph: Graph, factor: float) -> F64:
+def cpu_scale_vector(graph: Graph, factor: float) -> F64:
     """Scale vector with all CPU work times ``factor``."""
     scale = unit_scale(graph)
     scale[1 : 1 + len(graph.threads)] = factor

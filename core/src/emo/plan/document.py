@@ -11,11 +11,11 @@ from typing import Any
 
 from emo.analysis import Analysis
 from emo.graph.slack import PERSISTENT_ITERATIONS
+from emo.graph.tracing import ASSUMED_TRACING_FACTOR
 from emo.models.catalogue import GpuModel, match_gpu
 from emo.models.priors import SOURCE
 from emo.plan.evaluate import Evaluator, Interval
 from emo.plan.static import Choice
-from emo.plan.untraced import ASSUMED_TRACING_FACTOR
 
 Json = dict[str, Any]
 

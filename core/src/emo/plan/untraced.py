@@ -14,11 +14,9 @@ import numpy as np
 from emo.errors import InputError
 from emo.graph.model import Graph
 from emo.graph.steps import MIN_ITERATIONS, recorded_step_time
+from emo.graph.tracing import ASSUMED_TRACING_FACTOR
 from emo.models.priors import CLASSES
 from emo.plan.evaluate import PaceMeter, ScaledGraph
-
-# Assumed where the untraced step time is not known: tracing makes the CPU this much slower.
-ASSUMED_TRACING_FACTOR = 1.5
 
 # An untraced step this much longer than the traced one is noise between two runs, not a mistake.
 _NOISE = 0.01

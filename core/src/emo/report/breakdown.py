@@ -61,9 +61,7 @@ def path_section(analysis: Analysis) -> str:
     return (
         "<p>The chain of work and waits that decides when the window ends. Only what is on it shortens or "
         "lengthens the run; everything else has room.</p>"
-        + bar([(state, shares[state]) for state in shown], f"Critical path: {words}").replace(
-            'class="bar"', 'class="bar big"', 1
-        )
+        + bar([(state, shares[state]) for state in shown], f"Critical path: {words}", css="bar big")
         + table(["Spent on", f"Time ({scale.unit})", "Share", "What it is"], rows, "facts")
         + f"<h3>What the critical path consists of: the {len(top)} largest</h3>"
         + table(

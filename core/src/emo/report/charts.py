@@ -140,7 +140,7 @@ def time_axis(window: Window, part: tuple[float, float]) -> str:
     return f'<div class="axis">{spans}{bar}</div>'
 
 
-def bar(parts: Sequence[tuple[State, float]], label: str) -> str:
+def bar(parts: Sequence[tuple[State, float]], label: str, css: str = "bar") -> str:
     """One horizontal bar of parts that add up to 1; parts of 6 % and more carry their share."""
     cells = "".join(
         f'<i class="s{int(state)}" style="width:{_short(100 * share, 3)}%" title="{escape(percent(share))}">'
@@ -148,7 +148,7 @@ def bar(parts: Sequence[tuple[State, float]], label: str) -> str:
         for state, share in parts
         if share > 0
     )
-    return f'<div class="bar" role="img" aria-label="{escape(label)}">{cells}</div>'
+    return f'<div class="{css}" role="img" aria-label="{escape(label)}">{cells}</div>'
 
 
 def legend(title: str, entries: Sequence[tuple[State, str]], critical: bool = False) -> str:

@@ -111,11 +111,12 @@ def _cards(analysis: Analysis, curve: WhatIfCurve | None) -> list[Card]:
         ]
     if not gpus:
         return cards
+    waits = any(gpu.peer_wait_ns for gpu in gpus)
+    other = ("Waiting in collectives", "for other ranks") if waits else ("GPU idle", _of_window(gpus))
+    other_ns = [gpu.peer_wait_ns if waits else gpu.idle_ns for gpu in gpus]
     cards += [
         Card("GPU busy", _range([gpu.busy_ns / makespan for gpu in gpus]), _of_window(gpus)),
-        Card(
-            "Waiting in collectives", _range([gpu.peer_wait_ns / makespan for gpu in gpus]), "for other ranks"
-        ),
+        Card(other[0], _range([ns / makespan for ns in other_ns]), other[1]),
         Card("Usable slack", _range([gpu.slack_ns / makespan for gpu in gpus]), _of_window(gpus)),
     ]
     if curve is not None:
@@ -152,26 +153,28 @@ def _limits(analysis: Analysis) -> list[str]:
 
 def _gpus(analysis: Analysis) -> list[str]:
     gpus, makespan = analysis.slack.gpus, max(analysis.timeline.makespan_ns, 1)
-    if len(gpus) == 1:
-        gpu = gpus[0]
-        label = escape(gpu_label(analysis.graph, gpu.gpu))
-        subject = f"The GPU ({label})"
-        return [
-            f"<b>What the GPU does.</b> {subject} is busy for {duration(gpu.busy_ns)} "
-            f"({percent(gpu.busy_ns / makespan)} of the window), waits inside collectives for other ranks "
-            f"for {duration(gpu.peer_wait_ns)} ({percent(gpu.peer_wait_ns / makespan)}) and is idle for "
-            f"{duration(gpu.idle_ns)} ({percent(gpu.idle_ns / makespan)})."
-        ]
     if not gpus:
         return []
-    busiest = max(gpus, key=lambda gpu: gpu.busy_ns)
-    return [
-        f"<b>What the GPUs do.</b> The {len(gpus)} GPUs are busy for "
-        f"{_range([g.busy_ns / makespan for g in gpus])} of the window, wait inside collectives "
-        f"for other ranks for {_range([g.peer_wait_ns / makespan for g in gpus])} and are idle for "
-        f"{_range([g.idle_ns / makespan for g in gpus])}. The busiest is "
-        f"{escape(gpu_label(analysis.graph, busiest.gpu))}."
-    ]
+    busy = _amount([gpu.busy_ns for gpu in gpus], makespan)
+    waiting = _amount([gpu.peer_wait_ns for gpu in gpus], makespan)
+    idle = _amount([gpu.idle_ns for gpu in gpus], makespan)
+    one = len(gpus) == 1
+    subject = upper(escape(gpu_label(analysis.graph, 0))) if one else f"The {len(gpus)} GPUs"
+    parts = [f"{'is' if one else 'are'} busy for {busy} of the window"]
+    if any(gpu.peer_wait_ns for gpu in gpus):
+        parts.append(f"{'waits' if one else 'wait'} inside collectives for other ranks for {waiting}")
+    parts.append(f"{'is' if one else 'are'} idle for {idle}")
+    text = f"<b>What the {'GPU does' if one else 'GPUs do'}.</b> {subject} {listing(parts)}."
+    if not one:
+        busiest = max(gpus, key=lambda gpu: gpu.busy_ns)
+        text += f" The busiest is {escape(gpu_label(analysis.graph, busiest.gpu))}."
+    return [text]
+
+
+def _amount(durations_ns: Sequence[int], makespan_ns: int) -> str:
+    """``37 % (651 ms)`` for one GPU, the range of shares for several."""
+    shares = _range([ns / makespan_ns for ns in durations_ns])
+    return f"{shares} ({duration(durations_ns[0])})" if len(durations_ns) == 1 else shares
 
 
 def _slack(analysis: Analysis) -> list[str]:
@@ -275,7 +278,7 @@ def _better_trace(analysis: Analysis) -> list[str]:
             f"Trace at least <b>{PERSISTENT_ITERATIONS} iterations</b> ({count} here), so that only slack "
             "that recurs in every step is counted on."
         )
-    if analysis.gate_reasons and count >= MIN_ITERATIONS:
+    if analysis.gate_reasons:
         result.append('See <a href="#quality">Quality</a> for why a plan from this trace is advice only.')
     if any(trace.quality.truncated for trace in analysis.traces):
         result.append("A file ends early: let the profiler finish writing, and trace again.")

@@ -124,7 +124,6 @@ def ticks(low: float, high: float, most: int) -> list[float]:
     span = high - low
     if span <= 0:
         return [low]
-    step = 10.0**-12
     for exponent in range(-12, 16):
         for multiple in (1.0, 2.0, 5.0):
             step = multiple * 10.0**exponent

@@ -33,8 +33,8 @@ _MAX_MARKS = 60
 # A part is shown from near if it is this much shorter than the window; else a slice of it is.
 _MAX_DETAIL_SHARE = 0.8
 _SLICE_SHARE = 0.05
-# Stretches that may be put into the file for zooming; beyond that a trace viewer does better.
-_MAX_ZOOM_SEGMENTS = 600_000
+# Stretches that may be put into the file for zooming (12 bytes each); beyond that a trace viewer does better.
+_MAX_ZOOM_SEGMENTS = 350_000
 
 _STREAM_STATES = (State.COMPUTE, State.COLLECTIVE, State.COPY, State.PEER_WAIT)
 
