@@ -178,7 +178,7 @@ class Rank:
         bytes: int = 4096,
     ) -> None:
         """A communication kernel. ``group``: the ranks of its process group, where metadata names it."""
-        columns = {"collective_seq": sequence, "bytes": bytes}
+        columns: dict[str, Any] = {"collective_seq": sequence, "bytes": bytes}
         if group:
             known = CollectiveGroup("group of " + " ".join(map(str, group)), len(group), group)
             if known not in self.groups:

@@ -15,11 +15,12 @@ from pydantic import BaseModel, ValidationError
 
 from emo.analysis import Analysis, analyze, read_traces
 from emo.api.analysis import AnalysisReport, WhatIfReport
-from emo.documents import analysis_document, complete_steps, whatif_document
+from emo.documents import analysis_document, whatif_document
 from emo.graph.build import build_graph
 from emo.graph.replay import replay
 from emo.graph.whatif import Scaling, scale_vector
 from emo.trace.model import StepQuality
+from emo.trace.validate import is_complete
 
 US = 1_000
 
@@ -146,7 +147,8 @@ def test_step_without_gpu_work_is_never_complete() -> None:
     def step(launches: int, without: int, kernels: int) -> StepQuality:
         return StepQuality(0, 1, launches, without, kernels, 0, 0)
 
-    assert complete_steps([step(100, 1, 99), step(100, 2, 98), step(0, 0, 0), step(0, 0, 5)]) == 2
+    steps = [step(100, 1, 99), step(100, 2, 98), step(0, 0, 0), step(0, 0, 5)]
+    assert [is_complete(s) for s in steps] == [True, False, False, True]
 
 
 # --------------------------------------------------------------------------- whatif

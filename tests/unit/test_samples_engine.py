@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import SAMPLES, sample_files
 from test_replay_properties import all_gpu_ops, assert_contiguous, graph_bytes, without_edges
 from test_slack import anchored_points, plain_ops, stretched
 
+from conftest import SAMPLES, sample_files
 from emo.errors import TraceError
 from emo.graph.build import build_graph
 from emo.graph.critical import Spent, critical_path
@@ -30,7 +30,7 @@ def _name(path: Path) -> str:
     return str(path.relative_to(SAMPLES))
 
 
-@pytest.fixture(scope="module", params=sample_files() or [None], ids=lambda p: _name(p) if p else "none")
+@pytest.fixture(scope="module", params=[*sample_files()] or [None], ids=lambda p: _name(p) if p else "none")
 def graph(request: pytest.FixtureRequest) -> Iterator[Graph]:
     """The graph of one sample by itself. Module scope: all tests of one file run before the next is read."""
     if request.param is None:
@@ -99,7 +99,9 @@ def test_free_slack_can_be_used_all_at_once(graph: Graph) -> None:
     time_ns = stretched(graph, {node: int(slack.free_ns[node]) for node in plain_ops(graph)})
     anchored = anchored_points(graph)
     moved = np.flatnonzero(time_ns[anchored] != graph.time_ns[anchored])
-    assert len(moved) == 0, f"{len(moved)} points moved, by up to {(time_ns - graph.time_ns)[anchored].max()} ns"
+    assert len(moved) == 0, (
+        f"{len(moved)} points moved, by up to {(time_ns - graph.time_ns)[anchored].max()} ns"
+    )
 
 
 def test_total_slack_is_exact(graph: Graph) -> None:
@@ -242,7 +244,7 @@ def test_dlrm_a_slower_cpu_of_rank_7_delays_everybody_by_a_tenth_of_its_lag(dlrm
 
 def test_dlrm_slower_kernels_of_rank_7_delay_nobody_by_much(dlrm: Graph) -> None:
     delays = delays_of_first_ns(dlrm, "rank:7=1.1")
-    assert 0 <= min(delays)
+    assert min(delays) >= 0
     assert max(delays) <= 12 * US
 
 

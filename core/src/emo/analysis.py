@@ -24,7 +24,7 @@ from emo.graph.steps import StepTime, recorded_step_time
 from emo.graph.tracing import ASSUMED_TRACING_FACTOR, cpu_scale_vector
 from emo.trace.model import Kind, StepQuality, Trace
 from emo.trace.read import read_trace
-from emo.trace.validate import MIN_COMPLETENESS, gate
+from emo.trace.validate import gate, is_complete
 
 # An iteration whose unexplained time exceeds this share fails the quality gate.
 MAX_UNEXPLAINED_RATIO = 0.02
@@ -182,7 +182,7 @@ def _quality_gate(graph: Graph, unexplained_ratio: float) -> tuple[int, tuple[st
     for trace in graph.traces:
         steps: Sequence[StepQuality] = trace.quality.steps
         failures = [reason for step in steps for reason in gate(step)]
-        complete += sum(step.kernels > 0 and step.completeness >= MIN_COMPLETENESS for step in steps)
+        complete += sum(is_complete(step) for step in steps)
         if failures:
             reasons.append(f"{trace.path}: {failures[0]} ({len(failures)} findings in {len(steps)} steps)")
     if unexplained_ratio > MAX_UNEXPLAINED_RATIO:

@@ -22,7 +22,7 @@ from emo.graph.slack import PERSISTENT_ITERATIONS, Cause, GpuSlack, SlackWindows
 from emo.graph.steps import MIN_ITERATIONS, recorded_step_time, step_ratio
 from emo.graph.whatif import Scaling, busiest_stream_bound_ns
 from emo.trace.model import Kind, StepQuality, Trace, TraceQuality
-from emo.trace.validate import MIN_COMPLETENESS, gate
+from emo.trace.validate import MIN_COMPLETENESS, gate, is_complete
 
 Json = dict[str, Any]
 
@@ -65,7 +65,10 @@ def analysis_document(analysis: Analysis, *, without: Sequence[EdgeType] = ()) -
         "allowed_mode": "Recommend" if reasons else "Enforce",
         "allowed_mode_reasons": reasons,
         "critical_path": _critical_path(graph, analysis.path),
-        "gpus": [_gpu(graph, gpu) for gpu in analysis.slack.gpus],
+        "gpus": [
+            _gpu(graph, traced, untraced)
+            for traced, untraced in zip(analysis.slack.gpus, analysis.untraced_slack.gpus, strict=True)
+        ],
         "collectives": [_collective(graph, joint) for joint in graph.joints],
         "rules": _rules(graph.report, without),
         "hints": hints(analysis),
@@ -172,16 +175,11 @@ def _steps(steps: Sequence[StepQuality]) -> Json:
     failures = [{"index": index, "reasons": gate(step)} for index, step in enumerate(steps) if gate(step)]
     return {
         "total": len(steps),
-        "complete": complete_steps(steps),
+        "complete": sum(map(is_complete, steps)),
         "passed": len(steps) - len(failures),
         "worst_completeness": float(min((step.completeness for step in steps), default=1.0)),
         "failures": failures[:MAX_FAILURES],
     }
-
-
-def complete_steps(steps: Sequence[StepQuality]) -> int:
-    """Steps whose launches have their GPU ops: others say nothing about slack."""
-    return sum(step.kernels > 0 and step.completeness >= MIN_COMPLETENESS for step in steps)
 
 
 def _critical_path(graph: Graph, path: CriticalPath) -> Json:
@@ -210,7 +208,7 @@ def _top_names(graph: Graph, path: CriticalPath) -> list[Json]:
     return [{"name": name, "time_ns": spent_ns, "count": times} for name, (spent_ns, times) in ranked]
 
 
-def _gpu(graph: Graph, gpu: GpuSlack) -> Json:
+def _gpu(graph: Graph, gpu: GpuSlack, untraced: GpuSlack) -> Json:
     trace, device = graph.gpus[gpu.gpu]
     names = [info.name for info in graph.traces[trace].devices if info.device == device and info.name]
     return {
@@ -221,6 +219,7 @@ def _gpu(graph: Graph, gpu: GpuSlack) -> Json:
         "peer_wait_ns": gpu.peer_wait_ns,
         "idle_ns": gpu.idle_ns,
         "slack_ns": gpu.slack_ns,
+        "untraced_slack_ns": untraced.slack_ns,
         "edge_slack_ns": gpu.edge_slack_ns,
         "persistent_slack_ns": gpu.persistent_slack_ns,
         "slack_windows": len(gpu.windows),

@@ -102,7 +102,12 @@ def _slack(report: AnalysisReport) -> str:
     )
     whose = "the GPU's" if len(report.gpus) == 1 else f"the {len(report.gpus)} GPUs'"
     share = percent(total_ns, report.makespan_ns * len(report.gpus))
-    return f"{share} of {whose} time ({duration(total_ns)}) could be filled without delay. Why: {why}."
+    untraced_ns = sum(gpu.untraced_slack_ns for gpu in report.gpus)
+    left = percent(untraced_ns, report.makespan_ns * len(report.gpus))
+    return (
+        f"{share} of {whose} time ({duration(total_ns)}) could be filled without delay. Why: {why}. "
+        f"A profiler slows the CPU: without it, {left} might be left (CPU work / 1.5 assumed)."
+    )
 
 
 def _trust(report: AnalysisReport) -> str:

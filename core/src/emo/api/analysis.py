@@ -95,7 +95,9 @@ class Quality(Document):
 
     completeness: float = ratio("launches with a GPU op / launches, worst file", le=1)
     steps: int = count("iterations judged, all files")
-    complete_steps: int = count("iterations whose launches have their GPU ops, all files; 0: exit code 4")
+    complete_steps: int = count(
+        "iterations whose launches have their GPU ops, all files; 0: no slack, and whatif and plan refuse"
+    )
     files: list[FileQuality] = described("per file")
 
 
@@ -143,6 +145,9 @@ class GpuReport(Document):
     )
     idle_ns: int = duration_ns("nothing runs")
     slack_ns: int = duration_ns("usable slack of all windows but those at the edge of the capture")
+    untraced_slack_ns: int = duration_ns(
+        "the same with all CPU work / 1.5: what is left without the profiler, which slows the CPU"
+    )
     edge_slack_ns: int = duration_ns("the same of the windows at the edge: never planned")
     persistent_slack_ns: int | None = duration_ns(
         "slack per iteration on which one can count: 10th percentile; null with fewer than 10 iterations"

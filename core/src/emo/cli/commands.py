@@ -130,7 +130,6 @@ def analyze_command(
 
         _print(analysis_text(AnalysisReport.model_validate(document)))
         _print_written(outputs.values())
-    _require_complete_step(analysis.complete_steps, traces)
     return EXIT_OK
 
 
@@ -169,10 +168,11 @@ def whatif_command(
     rules = _rules(without)
 
     from emo.analysis import Stopwatch, read_traces
-    from emo.documents import complete_steps, whatif_document
+    from emo.documents import whatif_document
     from emo.graph.build import build_graph
     from emo.graph.replay import replay
     from emo.graph.whatif import scale_vector
+    from emo.trace.validate import is_complete
 
     watch = Stopwatch()
     with StageProgress(len(traces) + 1) as progress:
@@ -192,7 +192,7 @@ def whatif_command(
         from emo.summary import whatif_text
 
         _print(whatif_text(WhatIfReport.model_validate(document)))
-    _require_complete_step(sum(complete_steps(trace.quality.steps) for trace in read), traces)
+    _require_complete_step(sum(is_complete(step) for trace in read for step in trace.quality.steps), traces)
     return EXIT_OK
 
 

@@ -1,0 +1,1 @@
+"""The dependency graph of a job: from traces to what-if, slack and the critical path (docs/engine.md)."""

@@ -575,7 +575,9 @@ def back_pressure(context: Context) -> list[EdgeBlock]:
         context.report.max_outstanding_launches = max(context.report.max_outstanding_launches, outstanding)
         context.report.queue_depth = max(context.report.queue_depth, depth)
         blocks.append(
-            _hold(context, EdgeType.BACK_PRESSURE, frees[: max(len(call) - depth, 0)], call[depth:], check=True)
+            _hold(
+                context, EdgeType.BACK_PRESSURE, frees[: max(len(call) - depth, 0)], call[depth:], check=True
+            )
         )
         op, slot = ops[place >= depth], frees[place[place >= depth] - depth]
         elsewhere = (nodes.stream[op] != nodes.stream[slot]) & (nodes.end_ns[slot] <= nodes.start_ns[op])

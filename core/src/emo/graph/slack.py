@@ -24,6 +24,7 @@ from emo.graph.replay import NEVER_LATE, Timeline, latest_times, unit_scale
 from emo.graph.whatif import wait_ns
 from emo.trace.columns import distinct
 from emo.trace.model import I8, I32, I64, Kind
+from emo.trace.validate import is_complete
 
 # Shorter waits are the GPU's own latencies between ops.
 MIN_WINDOW_NS = 10_000
@@ -43,7 +44,7 @@ class Cause(IntEnum):
     PEER_GPU = 4  # another rank arrived late at a collective, and its GPU was why
     CONTENTION = 5  # a kernel on another stream filled the GPU
     UNEXPLAINED = 6  # nothing in the trace explains it
-    CAPTURE = 7  # before the first or after the last op of the capture
+    CAPTURE = 7  # before the first or after the last op of the capture, or in a step with records missing
 
 
 CAUSE_TEXT = {
@@ -54,7 +55,7 @@ CAUSE_TEXT = {
     Cause.PEER_GPU: "another rank arrived late: its GPU took longer",
     Cause.CONTENTION: "a kernel on another stream filled the GPU",
     Cause.UNEXPLAINED: "nothing in the trace explains it",
-    Cause.CAPTURE: "before the first or after the last recorded op",
+    Cause.CAPTURE: "at the edge of the capture, or records are missing",
 }
 
 
@@ -68,7 +69,7 @@ class SlackWindows:
     cause                int8   :class:`Cause`
     culprit              int32  rank that arrived last (PEER_*), else -1
     next_node            int32  the op that ended the window, -1 none
-    edge                 bool   cut by the capture: shown, never planned
+    edge                 bool   cut by the capture, or in an incomplete step: shown, never planned
     iteration            int32  -1 outside all iterations
     ===================  =====  ==================================================================
     """
@@ -231,6 +232,10 @@ def _windows(run: _Run, ops: I64, candidates: Intervals) -> SlackWindows:
     next_node = np.where(following < len(ops), ops[order[np.minimum(following, len(ops) - 1)]], -1)
     first, last = _edges_of_capture(run, ops)
     cause, culprit = run.causes.of(next_node)
+    iteration = _iteration_of(run, begin)
+    # Where records are missing a GPU only looks idle.
+    incomplete = _in_incomplete_step(run, int(run.graph.nodes.trace[ops[0]]), iteration)
+    cause[incomplete] = Cause.CAPTURE
     return SlackWindows(
         start_ns=begin,
         end_ns=stop,
@@ -238,9 +243,21 @@ def _windows(run: _Run, ops: I64, candidates: Intervals) -> SlackWindows:
         cause=cause,
         culprit=culprit,
         next_node=next_node.astype(np.int32),
-        edge=(begin < first) | (stop > last),
-        iteration=_iteration_of(run, begin),
+        edge=(begin < first) | (stop > last) | incomplete,
+        iteration=iteration,
     )
+
+
+def _in_incomplete_step(run: _Run, trace: int, iteration: I32) -> Bool:
+    """Whether each window lies in a step whose launches lack their GPU ops."""
+    complete = np.array([is_complete(step) for step in run.graph.traces[trace].quality.steps], bool)
+    if len(complete) == 0:
+        return np.zeros(len(iteration), bool)
+    if not run.graph.traces[trace].iterations:
+        return np.full(len(iteration), not complete[0])
+    known = (iteration >= 0) & (iteration < len(complete))
+    result: Bool = known & ~complete[np.where(known, iteration, 0)]
+    return result
 
 
 def _iteration_of(run: _Run, time_ns: I64) -> I32:

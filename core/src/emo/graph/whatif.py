@@ -127,16 +127,19 @@ def _named(graph: Graph, pattern: str, selector: str) -> Bool:
 
 
 def _available(graph: Graph, selector: str) -> str:
-    name = selector.partition(":")[0]
+    """What the selector could have named."""
     ranks = sorted({graph.rank_of(trace) for trace in range(len(graph.traces))})
+    kinds = [
+        Kind(kind).name.lower() for kind in distinct(graph.nodes.kind).tolist() if Kind(kind) in GPU_KINDS
+    ]
     known = {
         "rank": f"it has ranks {ranks}",
         "cpu": f"it has CPU threads of ranks {sorted({graph.rank_of(t) for t, _ in graph.threads})}",
         "device": f"it has devices {sorted({device for _, device in graph.gpus})}",
         "stream": f"it has streams {sorted({stream for _, _, stream in graph.streams})}",
-        "kind": f"it has kinds {sorted({Kind(int(k)).name.lower() for k in distinct(graph.nodes.kind) if Kind(int(k)) in GPU_KINDS})}",
+        "kind": f"it has kinds {kinds}",
     }
-    return known.get(name, "check the pattern against the kernel names in the trace")
+    return known.get(selector.partition(":")[0], "check the pattern against the kernel names in the trace")
 
 
 def busiest_stream_bound_ns(graph: Graph, scale: F64) -> int:

@@ -9,6 +9,7 @@ from pathlib import PurePath
 from emo.analysis import Analysis
 from emo.graph.slack import CAUSE_TEXT, PERSISTENT_ITERATIONS, Cause, GpuSlack
 from emo.graph.steps import MIN_ITERATIONS
+from emo.graph.tracing import ASSUMED_TRACING_FACTOR
 from emo.report.curve import WhatIfCurve
 from emo.report.states import PATH_STATES, State, opening_ns, path_segments
 from emo.report.text import digits, duration, escape, gpu_label, increase, listing, percent, plural, upper
@@ -192,6 +193,12 @@ def _slack(analysis: Analysis) -> list[str]:
     )
     main = [(c, ns) for c, ns in sorted(by_cause.items(), key=lambda item: -item[1]) if ns >= 0.05 * total]
     text += f"Why: {listing([f'{CAUSE_TEXT[cause]} ({percent(ns / total)})' for cause, ns in main])}."
+    untraced = sum(gpu.slack_ns for gpu in analysis.untraced_slack.gpus)
+    if untraced < 0.95 * total:
+        text += (
+            f" A profiler slows the CPU and hardly the GPU: with CPU work divided by {ASSUMED_TRACING_FACTOR:g}, "
+            f"which is an assumption, {duration(untraced / len(gpus))} per GPU would be left."
+        )
     edge = sum(gpu.edge_slack_ns for gpu in gpus)
     if edge > 0:
         text += (

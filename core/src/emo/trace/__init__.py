@@ -1,0 +1,1 @@
+"""Trace files to columns: readers, validation, iterations."""

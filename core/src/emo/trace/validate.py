@@ -164,6 +164,11 @@ def validate(raw: RawTrace) -> Trace:
     )
 
 
+def is_complete(step: StepQuality) -> bool:
+    """Whether the launches of ``step`` have their GPU ops. A step without any op is not complete."""
+    return step.kernels > 0 and step.completeness >= MIN_COMPLETENESS
+
+
 def gate(step: StepQuality) -> list[str]:
     """Why no conclusion may be drawn from ``step``; empty: it passes.
 
