@@ -30,7 +30,10 @@ def _name(path: Path) -> str:
     return str(path.relative_to(SAMPLES))
 
 
-@pytest.fixture(scope="module", params=[*sample_files()] or [None], ids=lambda p: _name(p) if p else "none")
+FILES: list[Path | None] = [*sample_files()]
+
+
+@pytest.fixture(scope="module", params=FILES or [None], ids=lambda p: _name(p) if p else "none")
 def graph(request: pytest.FixtureRequest) -> Iterator[Graph]:
     """The graph of one sample by itself. Module scope: all tests of one file run before the next is read."""
     if request.param is None:

@@ -128,6 +128,7 @@ class Context:
     sync_correlation: I64  # per node, from the traces
     sync_stream: I64  # per node: global stream number, -1 unknown or all
     own_stream: I64  # per API node: global stream number where a record names it, -1 otherwise
+    names_stream: Bool  # per API node: a record names a stream, though maybe one on which nothing ran
     correlation: I64  # per node
     bytes: I64  # per node
     flow: I64  # per node: number of the flow of control (threads that hand over to each other share one)
@@ -173,7 +174,7 @@ def make_context(
     nodes = table.nodes
     stream_number = {key: number for number, key in enumerate(table.streams)}
     gathered: dict[str, list[np.ndarray]] = {"sync_correlation": [], "sync_stream": [], "own_stream": []}
-    gathered |= {"correlation": [], "bytes": [], "recorded": []}
+    gathered |= {"correlation": [], "bytes": [], "recorded": [], "names_stream": []}
     for index, trace in enumerate(traces):
         rows = nodes.row[nodes.trace == index]
         ops = trace.ops
@@ -192,6 +193,7 @@ def make_context(
         gathered["sync_correlation"].append(ops.sync_correlation[rows])
         gathered["sync_stream"].append(to_number(ops.sync_stream[rows]))
         gathered["own_stream"].append(to_number(ops.stream[rows]))
+        gathered["names_stream"].append((ops.stream[rows] >= 0) | (ops.sync_stream[rows] >= 0))
         gathered["correlation"].append(ops.correlation[rows])
         gathered["bytes"].append(ops.bytes[rows])
         has_records = trace.quality.sync_info == SyncInfo.RECORDED
@@ -209,6 +211,7 @@ def make_context(
         sync_correlation=column["sync_correlation"],
         sync_stream=column["sync_stream"],
         own_stream=column["own_stream"],
+        names_stream=column["names_stream"],
         correlation=column["correlation"],
         bytes=column["bytes"],
         flow=flow_of_thread[nodes.thread],

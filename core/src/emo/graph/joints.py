@@ -190,15 +190,15 @@ def _all_wait(builder: _Builder, match: Match, members: list[int]) -> None:
 def _rooted(builder: _Builder, match: Match, members: list[int]) -> None:
     """Broadcast: receivers wait for the root. Reduce: the root waits for the others.
 
-    Traces do not name the root. In a broadcast it is the one that did not wait: the latest start
-    among those that started before every other one ended; in a reduce, the one that ended last.
+    Traces do not name the root. In a broadcast it is through first, since it has only to send (and it
+    began before any other ended); in a reduce it ends last.
     """
     nodes, context = builder.context.table.nodes, builder.context
     starts, ends = nodes.start_ns[members], nodes.end_ns[members]
     joint = len(builder.collectives)
     if match.op == CollectiveOp.BROADCAST:
         eligible = [i for i in range(len(members)) if starts[i] <= ends.min()]
-        root = max(eligible, key=lambda i: (int(starts[i]), -int(ends[i])))
+        root = min(eligible, key=lambda i: (int(ends[i]), -int(starts[i])))
         waiting = [i for i in range(len(members)) if i != root]
         sources = {i: [root, i] for i in waiting}
         arrived = int(starts[root])

@@ -405,13 +405,23 @@ def device_syncs(context: Context) -> list[EdgeBlock]:
 
 
 def _last_on_every_stream(context: Context, calls: I64) -> tuple[I64, I64]:
-    """(op, call) for every call and every stream of its trace with an op launched before the call."""
-    nodes = context.table.nodes
+    """(op, call) for every call and every stream of its device with an op launched before the call.
+
+    A call does not name its device: it is any that the flow of control launches on, or all devices of
+    the process if it launches nothing.
+    """
+    nodes, launched = context.table.nodes, context.launched
+    flow = context.flow[calls]
+    launching = context.flow[np.maximum(nodes.launch[launched.ops], 0)]
+    launching = np.where(nodes.launch[launched.ops] >= 0, launching, -1)
+    launches_nothing = ~np.isin(flow, launching)
     sources: list[I64] = []
     targets: list[I64] = []
-    for number, (trace, _, _) in enumerate(context.table.streams):
-        mine = calls[nodes.trace[calls] == trace]
-        last = context.launched.last_on_stream(np.full(len(mine), number, np.int64), nodes.sequence[mine])
+    for number, (trace, device, _) in enumerate(context.table.streams):
+        gpu = context.table.gpus.index((trace, device))
+        on_this = np.isin(flow, launching[nodes.gpu[launched.ops] == gpu])
+        mine = calls[(nodes.trace[calls] == trace) & (on_this | launches_nothing)]
+        last = launched.last_on_stream(np.full(len(mine), number, np.int64), nodes.sequence[mine])
         sources.append(last[last >= 0])
         targets.append(mine[last >= 0])
     if not sources:
@@ -455,9 +465,8 @@ def inferred_syncs(context: Context) -> list[EdgeBlock]:
     """
     nodes, launched = context.table.nodes, context.launched
     calls = context.calls(ApiClass.SYNC_STREAM, ApiClass.SYNC_EVENT)
-    named = (context.sync_stream[calls] >= 0) | (context.own_stream[calls] >= 0)
     told = context.recorded[calls] & (context.sync_correlation[calls] != -1)
-    calls = calls[~named & ~told]
+    calls = calls[~context.names_stream[calls] & ~told]
     if len(calls) == 0:
         return []
     source = launched.last_by_thread(nodes.thread[calls].astype(np.int64), nodes.sequence[calls])
