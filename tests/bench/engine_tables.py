@@ -53,7 +53,8 @@ def sample_row(name: str, analysis: Analysis) -> str:
         f"| {name} | {len(analysis.graph.nodes)} | {len(analysis.graph.src)} | {analysis.step.iterations} "
         f"| {step} | {quality.sync_info.name.lower()} | {percent(quality.completeness, 1)} "
         f"| {percent(analysis.replay_error_ratio)} | {analysis.max_start_error_ns} ns "
-        f"| {percent(analysis.unexplained_ratio)} | {percent(errors.median)} | {percent(errors.p95)} |"
+        f"| {percent(analysis.unexplained_ratio)} | {percent(errors.median)} | {percent(errors.p95)} "
+        f"| {percent(errors.completion_median)} | {percent(errors.completion_p95)} |"
     )
 
 
@@ -87,8 +88,8 @@ def main() -> int:
         return 1
     first = [
         "| trace | nodes | edges | iterations | step | sync records | complete | replay error | worst start "
-        "| unexplained | prediction median | p95 |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "| unexplained | step median | step p95 | completion median | completion p95 |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     second = [
         "| trace | rules | step median | step p95 | completion median | completion p95 |",

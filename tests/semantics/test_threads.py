@@ -9,6 +9,7 @@ import pytest
 from builder import Run, expect
 
 from emo.graph.model import EdgeType
+from emo.graph.predict import predict_iterations
 from emo.graph.steps import completion_times, recorded_step_time, step_ratio
 from emo.trace.model import RawCategory
 
@@ -322,8 +323,8 @@ def backlog(steps: int = 5) -> Run:
     for step in range(steps):
         at = 40 * step
         gpu.mark(f"ProfilerStep#{step}", at, at + 40)
-        gpu.launch(f"K{step}", at=at + 2, start=at + 10, end=at + 30)
-        gpu.launch(f"L{step}", at=at + 7, start=at + 30, end=at + 50)
+        gpu.launch(f"K{step}", at=at + 2, start=at + 10, end=at + 30, name="K")
+        gpu.launch(f"L{step}", at=at + 7, start=at + 30, end=at + 50, name="L")
     return run
 
 
@@ -370,3 +371,17 @@ def test_step_time_follows_the_gpu_where_the_cpu_runs_ahead() -> None:
     assert changed.span("L4") == (370, 410)
     assert changed.span("launch L4") == (167, 172)
     assert step_ratio(changed.graph, changed.timeline.time_ns) == pytest.approx(2.0)
+
+
+def test_equal_iterations_foretell_each_other() -> None:
+    # Steps of 40 whose kernel is done long before the mark: nothing is left to do when it comes.
+    run = Run()
+    gpu = run.rank(0)
+    for step in range(6):
+        gpu.mark(f"ProfilerStep#{step}", 40 * step, 40 * step + 40)
+        gpu.launch(f"K{step}", at=40 * step + 2, start=40 * step + 10, end=40 * step + 20, name="K")
+    for run_ in (run, backlog(6)):
+        predictions, skipped = predict_iterations(run_.graph())
+        assert skipped == 0
+        assert len(predictions) == 20
+        assert {p.step_error for p in predictions} == {p.completion_error for p in predictions} == {0.0}

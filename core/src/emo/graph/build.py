@@ -15,6 +15,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
+from emo.errors import InputError
 from emo.graph.assemble import LATENCY_CAP_NS, assemble
 from emo.graph.collectives import align_clocks, match_collectives, split_by_end
 from emo.graph.context import Context, EdgeBlock, make_context
@@ -82,6 +83,8 @@ def build_graph(
     without the inferred ones.
     """
     skip = frozenset(without)
+    if skip & {EdgeType.OP, EdgeType.PROGRAM}:
+        raise InputError("OP and PROGRAM cannot be left out: without them nothing takes time")
     report = BuildReport()
     traces = sorted(traces, key=_identity)
     matches = match_collectives(traces)

@@ -34,7 +34,7 @@ Bool = NDArray[np.bool_]
 
 
 class EdgeType(IntEnum):
-    """The rule that an edge comes from. Every rule can be left out (``build_graph(without=...)``)."""
+    """The rule that an edge comes from. All but OP and PROGRAM can be left out (``build_graph(without=...)``)."""
 
     OP = 0  # an op's or a call's start -> its end
     PROGRAM = 1  # CPU program order on one thread; the gap is CPU work

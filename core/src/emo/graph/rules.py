@@ -573,27 +573,41 @@ def back_pressure(context: Context) -> list[EdgeBlock]:
         if len(ops) == 0:
             continue
         launch = nodes.launch[ops].astype(np.int64)
-        # One slot per launch; it is free when the last op of that launch has ended.
-        order = np.lexsort((nodes.end_ns[ops], nodes.sequence[launch]))
+        order = np.lexsort((nodes.end_ns[ops], nodes.stream[ops], nodes.sequence[launch]))
         ops, launch = ops[order], launch[order]
-        is_last = np.r_[launch[1:] != launch[:-1], True]
-        place = np.cumsum(np.r_[False, is_last[:-1]])  # of the launch among those of this GPU
-        call, frees = launch[is_last], ops[is_last]
-        outstanding = _outstanding(nodes.start_ns[call], nodes.end_ns[frees])
+        starts_launch = np.r_[True, launch[1:] != launch[:-1]]
+        place = np.cumsum(starts_launch) - 1  # of the launch among those of this GPU
+        call = launch[starts_launch]
+        ends_ns = np.maximum.reduceat(nodes.end_ns[ops], np.flatnonzero(starts_launch))
+        outstanding = _outstanding(nodes.start_ns[call], ends_ns)
         depth = max(context.queue_depth, outstanding)  # the run proves that the queue is at least this deep
         context.report.max_outstanding_launches = max(context.report.max_outstanding_launches, outstanding)
         context.report.queue_depth = max(context.report.queue_depth, depth)
+        # One slot per launch; it is free when the last op of that launch has ended, on every stream.
+        is_last = starts_launch | (nodes.stream[ops] != np.r_[np.int32(-1), nodes.stream[ops][:-1]])
+        frees, freed = ops[np.r_[is_last[1:], True]], place[np.r_[is_last[1:], True]]
+        holds = freed + depth < len(call)
         blocks.append(
-            _hold(
-                context, EdgeType.BACK_PRESSURE, frees[: max(len(call) - depth, 0)], call[depth:], check=True
-            )
+            _hold(context, EdgeType.BACK_PRESSURE, frees[holds], call[freed[holds] + depth], check=True)
         )
-        op, slot = ops[place >= depth], frees[place[place >= depth] - depth]
+        op, slot = _pairs_at_distance(ops, place, frees, freed, depth)
         elsewhere = (nodes.stream[op] != nodes.stream[slot]) & (nodes.end_ns[slot] <= nodes.start_ns[op])
         blocks.append(
             edges(EdgeType.BACK_PRESSURE, context.end_of(slot[elsewhere]), context.start_of(op[elsewhere]))
         )
     return blocks
+
+
+def _pairs_at_distance(ops: I64, place: I64, frees: I64, freed: I64, depth: int) -> tuple[I64, I64]:
+    """(op, slot) for every op and every one of ``frees`` whose place is ``depth`` before the op's.
+
+    ``freed`` is sorted.
+    """
+    wanted = place - depth
+    first, stop = np.searchsorted(freed, wanted, side="left"), np.searchsorted(freed, wanted, side="right")
+    count = stop - first
+    offset = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
+    return np.repeat(ops, count), frees[np.repeat(first, count) + offset]
 
 
 def _outstanding(launched_ns: I64, ended_ns: I64) -> int:
