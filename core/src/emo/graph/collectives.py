@@ -79,7 +79,7 @@ class ClockMap:
 
     def apply_one(self, time_ns: int) -> int:
         """A single time on the common clock."""
-        return int(self.apply(np.array([time_ns], np.int64))[0])
+        return time_ns - self.offset_ns - round((time_ns - self.pivot_ns) * self.drift)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +286,8 @@ def _initial_offsets(count: int, matches: Sequence[Match]) -> list[int | None]:
     """Offsets along a spanning tree of ranks that share collectives; None if a rank shares none."""
     differences: dict[tuple[int, int], list[int]] = defaultdict(list)
     for match in matches:
-        for one, other in itertools.combinations(match.members, 2):
+        one = match.members[0]
+        for other in match.members[1:]:
             differences[one.trace, other.trace].append(other.end_ns - one.end_ns)
             differences[other.trace, one.trace].append(one.end_ns - other.end_ns)
     offsets: list[int | None] = [None] * count

@@ -17,6 +17,7 @@ from emo.graph.collectives import SAME_END_NS, Match
 from emo.graph.context import Context, EdgeBlock, edges
 from emo.graph.marks import MarkSet
 from emo.graph.model import Collective, EdgeType, PointKind
+from emo.graph.nodes import number_rows
 from emo.trace.classify import CollectiveOp
 from emo.trace.model import I64, Kind
 
@@ -52,6 +53,7 @@ class _Builder:
     context: Context
     first_point: int
     wire_ns: I64
+    least_ns: I64  # per node: least duration of the same operation
     src: dict[EdgeType, list[int]] = field(default_factory=dict)
     dst: dict[EdgeType, list[int]] = field(default_factory=dict)
     scaled: dict[EdgeType, list[int]] = field(default_factory=dict)
@@ -100,17 +102,12 @@ def make_joints(
     table = context.table
     skip = frozenset(without)
     first = 2 * len(table.nodes) + 2 * len(table.threads) + len(marks.point)
-    builder = _Builder(context, first, np.full(len(table.nodes), -1, np.int64))
-    node_of = (
-        {
-            (trace, row): node
-            for node, (trace, row) in enumerate(
-                zip(table.nodes.trace.tolist(), table.nodes.row.tolist(), strict=True)
-            )
-        }
-        if matches
-        else {}
+    builder = _Builder(context, first, np.full(len(table.nodes), -1, np.int64), _least_durations(context))
+    communicating = np.flatnonzero(np.isin(table.nodes.kind, (Kind.COLLECTIVE, Kind.P2P)))
+    where = zip(
+        table.nodes.trace[communicating].tolist(), table.nodes.row[communicating].tolist(), strict=True
     )
+    node_of = dict(zip(where, communicating.tolist(), strict=True))
     for match in matches:
         members = [node_of[m.trace, m.row] for m in match.members if (m.trace, m.row) in node_of]
         if len(members) < 2 or _type_of(match) in skip:
@@ -176,7 +173,9 @@ def _all_wait(builder: _Builder, match: Match, members: list[int]) -> None:
     start = builder.point(PointKind.JOINT_START, arrived, joint)
     end = builder.point(PointKind.JOINT_END, done, joint)
     absent = match.size > len(members)
-    wire = min(done - arrived, _least_wire(context, members)) if absent else done - arrived
+    wire = done - arrived
+    if absent:
+        wire = min(wire, int(builder.least_ns[members].min()))
     builder.edge(type, start, end, wire, owner)
     if absent:
         builder.peer_wait[end] = done - arrived - wire
@@ -268,41 +267,29 @@ def _report(
     )
 
 
-def _least_wire(context: Context, members: Sequence[int]) -> int:
+def _least_durations(context: Context) -> I64:
+    """Per node (N): the least duration of the same operation (name and size) on its rank; 0 for others."""
     nodes = context.table.nodes
-    alike = _alike(context)
-    return min(int((nodes.end_ns - nodes.start_ns)[alike == alike[node]].min()) for node in members)
-
-
-def _alike(context: Context) -> I64:
-    """Number of the (trace, name, bytes) class of every communicating node; -1 for others."""
-    nodes = context.table.nodes
-    communicates = np.isin(nodes.kind, (Kind.COLLECTIVE, Kind.P2P))
-    rows = np.flatnonzero(communicates)
-    result = np.full(len(nodes), -1, np.int64)
-    names = np.array(
-        [context.traces[t].ops.name_id[r] for t, r in zip(nodes.trace[rows], nodes.row[rows], strict=True)]
-    )
-    if len(rows):
-        keys = np.stack(
-            [nodes.trace[rows].astype(np.int64), names.astype(np.int64), context.bytes[rows]], axis=1
-        )
-        result[rows] = np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1)
+    result = np.zeros(len(nodes), np.int64)
+    rows = np.flatnonzero(np.isin(nodes.kind, (Kind.COLLECTIVE, Kind.P2P)))
+    if len(rows) == 0:
+        return result
+    name = np.empty(len(rows), np.int64)
+    for index, trace in enumerate(context.traces):
+        mine = nodes.trace[rows] == index
+        name[mine] = trace.ops.name_id[nodes.row[rows[mine]]]
+    alike, classes = number_rows([nodes.trace[rows].astype(np.int64), name, context.bytes[rows]])
+    least = np.full(len(classes), np.iinfo(np.int64).max)
+    np.minimum.at(least, alike, (nodes.end_ns - nodes.start_ns)[rows])
+    result[rows] = least[alike]
     return result
 
 
 def _absent_peers(builder: _Builder) -> None:
-    """Collectives of which only one rank is known: least duration of the same kind, rest waiting."""
-    context = builder.context
-    nodes = context.table.nodes
+    """Collectives of which only one rank is known: the least of their kind is work, the rest waiting."""
+    nodes = builder.context.table.nodes
     rows = np.flatnonzero(np.isin(nodes.kind, (Kind.COLLECTIVE, Kind.P2P)) & (builder.wire_ns == -1))
-    if len(rows) == 0:
-        return
-    group = _alike(context)[rows]
-    duration = (nodes.end_ns - nodes.start_ns)[rows]
-    least = np.full(int(group.max()) + 1, np.iinfo(np.int64).max)
-    np.minimum.at(least, group, duration)
-    wire = least[group]
+    wire = builder.least_ns[rows]
     builder.wire_ns[rows] = wire
-    for node, wait in zip(rows.tolist(), (duration - wire).tolist(), strict=True):
-        builder.peer_wait[2 * node + 1] = wait
+    wait = (nodes.end_ns - nodes.start_ns)[rows] - wire
+    builder.peer_wait.update(zip((2 * rows + 1).tolist(), wait.tolist(), strict=True))

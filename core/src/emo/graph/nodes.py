@@ -50,7 +50,7 @@ class NodeTable:
     thread_end_ns: I64
 
 
-def _dense(columns: Sequence[I64]) -> tuple[I32, list[tuple[int, ...]]]:
+def number_rows(columns: Sequence[I64]) -> tuple[I32, list[tuple[int, ...]]]:
     """Number the distinct rows of equally long columns; returns (number per row, the rows)."""
     if len(columns[0]) == 0:
         return np.zeros(0, np.int32), []
@@ -135,8 +135,8 @@ def build_nodes(traces: Sequence[Trace], clocks: Sequence[ClockMap]) -> NodeTabl
 
     gpu = np.full(base, -1, np.int32)
     stream = np.full(base, -1, np.int32)
-    gpu[on_gpu], gpus = _dense([joined["trace"][on_gpu], joined["device"][on_gpu]])
-    stream[on_gpu], streams = _dense([joined[c][on_gpu] for c in ("trace", "device", "on_stream")])
+    gpu[on_gpu], gpus = number_rows([joined["trace"][on_gpu], joined["device"][on_gpu]])
+    stream[on_gpu], streams = number_rows([joined[c][on_gpu] for c in ("trace", "device", "on_stream")])
     threads = [(index, thread) for index, trace in enumerate(traces) for thread in range(len(trace.threads))]
     first_thread = np.cumsum([0, *(len(trace.threads) for trace in traces)])
     thread = np.where(on_gpu, -1, first_thread[joined["trace"]] + joined["on_thread"]).astype(np.int32)

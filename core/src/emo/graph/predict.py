@@ -14,7 +14,7 @@ from difflib import SequenceMatcher
 import numpy as np
 
 from emo import _native
-from emo.graph.model import NEVER, EdgeType, Graph
+from emo.graph.model import NEVER, Bool, EdgeType, Graph, PointKind
 from emo.trace.columns import distinct
 from emo.trace.model import I64
 
@@ -116,17 +116,26 @@ def predict_iterations(graph: Graph) -> tuple[list[Prediction], int]:
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """The part of the graph that iteration ``source`` consists of."""
+    """The part of the graph that one iteration consists of, and what leads into it from before."""
 
     inside: I64  # points, in topological order
     edges: I64  # their in-edges
+    tail_inside: Bool  # per edge: whether it comes from inside
+    boundary: I64  # points outside that edges come from, sorted
 
 
 class _Cross:
+    """Correspondences between the iterations of one graph, and replays of one as another."""
+
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.points = len(graph.time_ns)
-        self.point_iteration = self._point_iterations()
+        self._point_iteration = self._point_iterations()
+        self._point_order, self._point_bounds = _grouped(self._point_iteration, len(graph.iterations))
+        self._place = np.empty(self.points, np.int64)  # of a point within its iteration
+        self._place[self._point_order] = np.arange(self.points)
+        self._place -= self._point_bounds[np.clip(self._point_iteration, -1, len(graph.iterations)) + 1]
+        self._node_order, self._node_bounds = _grouped(graph.iterations.node_iteration, len(graph.iterations))
         self._slots = {
             type: self._in_edges(type) for type in (EdgeType.OP, EdgeType.PROGRAM, EdgeType.HANDOVER)
         }
@@ -139,13 +148,14 @@ class _Cross:
         keys = self._key(graph.dst[rare], graph.src[rare], graph.edge_type[rare])
         order = np.argsort(keys, kind="stable")
         self._rare_edges, self._rare_keys = rare[order], keys[order]
-        self._members = [self._members_of(i) for i in range(len(graph.iterations))]
         self._names = np.concatenate(
             [
                 trace.ops.name_id[graph.nodes.row[graph.nodes.trace == index]]
                 for index, trace in enumerate(graph.traces)
             ]
         )
+        self._joint_of = {joint.nodes[0]: joint for joint in graph.joints}
+        self._members: dict[int, dict[tuple[str, int], I64]] = {}
         self._maps: dict[tuple[int, int], I64 | None] = {}
 
     def _in_edges(self, type: EdgeType) -> I64:
@@ -160,37 +170,41 @@ class _Cross:
         return result
 
     def _point_iterations(self) -> I64:
+        """Iteration of every point; -1 for those that belong to none."""
         graph = self.graph
-        result = np.full(self.points, -2, np.int64)
+        result = np.full(self.points, -1, np.int64)
         iteration = graph.iterations.node_iteration
         result[graph.start_point] = iteration
         result[graph.end_point] = iteration
         for points in graph.iterations.end_points:
             result[points] = np.arange(len(points))
         for joint in graph.joints:
-            number = int(iteration[joint.nodes[0]])
-            result[joint.start_point] = result[joint.end_point] = number
+            result[[joint.start_point, joint.end_point]] = iteration[joint.nodes[0]]
         return result
+
+    def _inside(self, iteration: int) -> I64:
+        return self._point_order[self._point_bounds[iteration + 1] : self._point_bounds[iteration + 2]]
 
     def _members_of(self, iteration: int) -> dict[tuple[str, int], I64]:
         """Nodes of an iteration by thread and by stream, each in its own order."""
-        nodes = self.graph.nodes
-        mine = np.flatnonzero(self.graph.iterations.node_iteration == iteration)
-        result: dict[tuple[str, int], I64] = {}
-        for label, column, order in (
-            ("thread", nodes.thread, nodes.sequence),
-            ("stream", nodes.stream, nodes.start_ns),
-        ):
-            group = mine[column[mine] >= 0]
-            group = group[np.lexsort((nodes.sequence[group], order[group], column[group]))]
-            bounds = np.flatnonzero(np.diff(column[group])) + 1
-            for part in np.split(group, bounds):
-                if len(part):
-                    result[label, int(column[part[0]])] = part
-        return result
+        if iteration not in self._members:
+            nodes = self.graph.nodes
+            mine = self._node_order[self._node_bounds[iteration + 1] : self._node_bounds[iteration + 2]]
+            found: dict[tuple[str, int], I64] = {}
+            for label, column, order in (
+                ("thread", nodes.thread, nodes.sequence),
+                ("stream", nodes.stream, nodes.start_ns),
+            ):
+                group = mine[column[mine] >= 0]
+                group = group[np.lexsort((nodes.sequence[group], order[group], column[group]))]
+                for part in np.split(group, np.flatnonzero(np.diff(column[group])) + 1):
+                    if len(part):
+                        found[label, int(column[part[0]])] = part
+            self._members[iteration] = found
+        return self._members[iteration]
 
-    def point_map(self, source: int, target: int) -> I64 | None:
-        """For every point the corresponding one when iteration ``source`` becomes ``target``; -1 none.
+    def _point_map(self, source: int, target: int) -> I64 | None:
+        """For every point of iteration ``source``, by place, the corresponding one of ``target``; -1 none.
 
         None when the two are different programs.
         """
@@ -200,100 +214,106 @@ class _Cross:
 
     def _make_map(self, source: int, target: int) -> I64 | None:
         graph = self.graph
-        result = np.full(self.points, -1, np.int64)
+        result = np.full(len(self._inside(source)), -1, np.int64)
         total = matched = 0
-        node_map = np.full(len(graph.nodes), -1, np.int64)
-        for key, here in self._members[source].items():
-            there = self._members[target].get(key, here[:0])
+        there_of = self._members_of(target)
+        first_members: dict[int, int] = {}
+        for key, here in self._members_of(source).items():
+            there = there_of.get(key, here[:0])
             a, b = _correspond(self._names[here], self._names[there])
-            node_map[here[a]] = there[b]
             total += max(len(here), len(there))
             matched += len(a)
+            result[self._place[graph.start_point[here[a]]]] = graph.start_point[there[b]]
+            result[self._place[graph.end_point[here[a]]]] = graph.end_point[there[b]]
+            if self._joint_of and key[0] == "stream":
+                first_members.update(zip(here[a].tolist(), there[b].tolist(), strict=True))
         if total == 0 or matched < _MIN_CORRESPONDENCE * total:
             return None
-        known = np.flatnonzero(node_map >= 0)
-        result[graph.start_point[known]] = graph.start_point[node_map[known]]
-        result[graph.end_point[known]] = graph.end_point[node_map[known]]
         for points in graph.iterations.end_points:
-            result[points[source]] = points[target]
-        joint_of = {joint.nodes[0]: joint for joint in graph.joints}
-        for joint in graph.joints:
-            other = joint_of.get(int(node_map[joint.nodes[0]]))
-            if other is not None:
-                result[joint.start_point], result[joint.end_point] = other.start_point, other.end_point
+            result[self._place[points[source]]] = points[target]
+        for node, counterpart in first_members.items():
+            joint, other = self._joint_of.get(node), self._joint_of.get(counterpart)
+            if joint is not None and other is not None:
+                result[self._place[joint.start_point]] = other.start_point
+                result[self._place[joint.end_point]] = other.end_point
         return result
 
     def window(self, source: int) -> _Window:
+        """The part of the graph that iteration ``source`` consists of."""
         graph = self.graph
-        inside = np.flatnonzero(self.point_iteration == source)
-        mask = np.zeros(self.points, bool)
-        mask[inside] = True
-        return _Window(inside, np.flatnonzero(mask[graph.dst]))
+        inside = self._inside(source)
+        count = graph.row[inside + 1] - graph.row[inside]
+        offset = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
+        edges = np.repeat(graph.row[inside], count) + offset
+        src = graph.src[edges]
+        tail_inside = self._point_iteration[src] == source
+        return _Window(inside, edges, tail_inside, distinct(src[~tail_inside]).astype(np.int64))
+
+    def _boundary_times(self, window: _Window, source: int, target: int) -> I64:
+        """When the boundary of ``source`` really was in the past of ``target``; NEVER if unknown."""
+        graph = self.graph
+        result = np.full(len(window.boundary), NEVER, np.int64)
+        iteration = self._point_iteration[window.boundary]
+        for earlier in distinct(iteration[(iteration >= 0) & (iteration < source)]).tolist():
+            if target - (source - earlier) < 0:
+                continue
+            past = self._point_map(earlier, target - (source - earlier))
+            if past is None:
+                continue
+            mine = iteration == earlier
+            counterpart = past[self._place[window.boundary[mine]]]
+            result[mine] = np.where(counterpart >= 0, graph.time_ns[counterpart], NEVER)
+        return result
 
     def predict(self, window: _Window, source: int, target: int) -> Prediction | None:
+        """Iteration ``target`` by the structure of ``source``; None if they are different programs."""
         graph = self.graph
-        here = self.point_map(source, target)
+        here = self._point_map(source, target)
         if here is None:
             return None
+        began_ns = self._boundary_times(window, source, target)
+        head = self._place[graph.dst[window.edges]] + len(window.boundary)
         src = graph.src[window.edges]
-        # Edges from earlier iterations start where the corresponding point of the target's past really was.
-        boundary = distinct(src[self.point_iteration[src] != source])
-        start_ns = np.full(len(boundary), NEVER, np.int64)
-        for back in distinct(source - self.point_iteration[boundary]).tolist():
-            if back <= 0 or source - back < 0 or target - back < 0:
-                continue
-            earlier = self.point_map(source - back, target - back)
-            if earlier is None:
-                continue
-            mine = self.point_iteration[boundary] == source - back
-            counterpart = earlier[boundary[mine]]
-            start_ns[mine] = np.where(counterpart >= 0, graph.time_ns[np.maximum(counterpart, 0)], NEVER)
-
-        numbering = np.empty(self.points, np.int32)
-        numbering[boundary] = np.arange(len(boundary))
-        numbering[window.inside] = len(boundary) + np.arange(len(window.inside))
-        usable = (self.point_iteration[src] == source) | (
-            start_ns[np.minimum(numbering[src], len(boundary) - 1)] != NEVER
+        tail = np.where(
+            window.tail_inside, self._place[src] + len(window.boundary), np.searchsorted(window.boundary, src)
         )
-        picked = window.edges[usable]
-        size = len(boundary) + len(window.inside)
-        local_dst = numbering[graph.dst[picked]]
+        if len(window.boundary):
+            known = window.tail_inside | (began_ns[np.minimum(tail, len(began_ns) - 1)] != NEVER)
+        else:
+            known = window.tail_inside
+        edges, head, tail = window.edges[known], head[known], tail[known]
+        size = len(window.boundary) + len(window.inside)
         row = np.zeros(size + 1, np.int64)
-        np.cumsum(np.bincount(local_dst, minlength=size), out=row[1:])
-        release = np.full(size, NEVER, np.int64)
-        release[: len(boundary)] = np.where(start_ns == NEVER, 0, start_ns)
-        counterpart = here[window.inside]
+        np.cumsum(np.bincount(head, minlength=size), out=row[1:])
+
         # What nothing leads to (an op whose launch is not in the trace) starts when it really did.
-        real_ns = graph.time_ns[np.where(counterpart >= 0, counterpart, window.inside)]
-        rootless = np.diff(row)[len(boundary) :] == 0
-        release[len(boundary) :][rootless] = real_ns[rootless]
-        delay = np.zeros(size, np.int64)
-        delay[len(boundary) :] = np.where(
-            counterpart >= 0,
-            graph.peer_wait_ns[np.maximum(counterpart, 0)],
-            graph.peer_wait_ns[window.inside],
+        real = np.where(here >= 0, here, window.inside)
+        rootless = np.diff(row)[len(window.boundary) :] == 0
+        release = np.concatenate(
+            [np.where(began_ns == NEVER, 0, began_ns), np.where(rootless, graph.time_ns[real], NEVER)]
         )
+        delay = np.concatenate([np.zeros(len(window.boundary), np.int64), graph.peer_wait_ns[real]])
         time = np.empty(size, np.int64)
         _native.replay(
             row,
-            numbering[graph.src[picked]],
-            graph.lag_ns[picked],
-            self._work_of(picked, here),
-            np.zeros(len(picked), np.int32),
+            tail.astype(np.int32),
+            graph.lag_ns[edges],
+            self._work_of(edges, here),
+            np.zeros(len(edges), np.int32),
             np.ones(1),
             release,
             delay,
             time,
             np.empty(size, np.int32),
         )
-        return self._compare(source, target, numbering, time, here)
+        return self._compare(source, target, time[len(window.boundary) :], here)
 
     def _work_of(self, edges: I64, here: I64) -> I64:
         """Scalable weights of ``edges`` as they are in the target iteration."""
         graph = self.graph
         work = graph.scaled_ns[edges].copy()
         type = graph.edge_type[edges]
-        head = here[graph.dst[edges]]
+        head = here[self._place[graph.dst[edges]]]
         by_thread = graph.owner[edges] <= len(graph.threads)
         for slot, rows in (
             (EdgeType.OP, type == EdgeType.OP),
@@ -304,28 +324,43 @@ class _Cross:
             counterpart = np.where(rows & (head >= 0), self._slots[slot][head], -1)
             work = np.where(counterpart >= 0, graph.scaled_ns[counterpart], work)
         rare = np.flatnonzero(self._is_rare[edges])
+        inside = (
+            self._point_iteration[graph.src[edges[rare]]] == self._point_iteration[graph.dst[edges[rare]]]
+        )
+        rare = rare[inside]
         if len(rare):
-            tail = here[graph.src[edges[rare]]]
+            tail = here[self._place[graph.src[edges[rare]]]]
             key = self._key(head[rare], tail, type[rare])
             at = np.minimum(np.searchsorted(self._rare_keys, key), len(self._rare_keys) - 1)
             found = (head[rare] >= 0) & (tail >= 0) & (self._rare_keys[at] == key)
             work[rare[found]] = graph.scaled_ns[self._rare_edges[at[found]]]
         return work
 
-    def _compare(self, source: int, target: int, numbering: np.ndarray, time: I64, here: I64) -> Prediction:
+    def _compare(self, source: int, target: int, time: I64, here: I64) -> Prediction:
+        """``time``: predicted, by place."""
         graph = self.graph
         marks = graph.iterations.end_points
         began = int(graph.time_ns[marks[:, target - 1]].max())
         ended = int(graph.time_ns[marks[:, target]].max())
-        foretold = int(time[numbering[marks[:, source]]].max())
-        nodes = graph.nodes
-        ops = np.flatnonzero((graph.iterations.node_iteration == source) & (nodes.gpu >= 0))
-        ops = ops[here[graph.end_point[ops]] >= 0]
-        done = int(graph.time_ns[here[graph.end_point[ops]]].max(initial=ended))
-        foretold_done = int(time[numbering[graph.end_point[ops]]].max(initial=foretold))
+        foretold = int(time[self._place[marks[:, source]]].max())
+        point = self._inside(source)
+        is_node = graph.point_kind[point] == PointKind.END
+        on_gpu = is_node & (graph.nodes.gpu[np.where(is_node, graph.point_node[point], 0)] >= 0) & (here >= 0)
+        done = int(graph.time_ns[here[on_gpu]].max(initial=ended))
+        foretold_done = int(time[on_gpu].max(initial=foretold))
         return Prediction(
             source, target, ended - began, foretold - began, done - began, foretold_done - began
         )
+
+
+def _grouped(iteration: np.ndarray, count: int) -> tuple[I64, I64]:
+    """Rows ordered by iteration, and where each begins: that of i at ``bounds[i + 1]``.
+
+    Rows of no iteration (-1) come first, those after the last (``count``) last.
+    """
+    order = np.argsort(iteration, kind="stable")
+    bounds = np.searchsorted(iteration[order], np.arange(-1, count + 2))
+    return order, bounds
 
 
 def _correspond(here: np.ndarray, there: np.ndarray) -> tuple[I64, I64]:
