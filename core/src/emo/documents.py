@@ -184,7 +184,7 @@ def _steps(steps: Sequence[StepQuality]) -> Json:
 
 def _critical_path(graph: Graph, path: CriticalPath) -> Json:
     totals = {f"{spent.name.lower()}_ns": path.total_ns(spent) for spent in Spent}
-    return {**totals, "top": _top_names(graph, path)}
+    return {**totals, "capture_ns": path.capture_ns, "top": _top_names(graph, path)}
 
 
 def _top_names(graph: Graph, path: CriticalPath) -> list[Json]:

@@ -81,7 +81,8 @@ def _bound(report: AnalysisReport) -> str:
         "GPU kernels": path.gpu_ns,
         "communication": path.collective_ns,
         "copies": path.copy_ns,
-        "latencies and gaps": path.idle_ns,
+        "latencies and gaps": path.idle_ns - path.capture_ns,
+        "the capture of the rank that decides opened later": path.capture_ns,
     }
     (first, most_ns), *rest = sorted(parts.items(), key=lambda part: -part[1])
     others = ", ".join(f"{name} {percent(ns, whole)}" for name, ns in rest if ns)

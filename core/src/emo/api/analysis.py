@@ -116,7 +116,8 @@ class CriticalPathReport(Document):
     gpu_ns: int = duration_ns("kernels")
     collective_ns: int = duration_ns("collectives: wire time, and waits for ranks that are not in the trace")
     copy_ns: int = duration_ns("copies and sets")
-    idle_ns: int = duration_ns("latencies, and what nothing explains")
+    idle_ns: int = duration_ns("latencies, what nothing explains, and capture_ns")
+    capture_ns: int = duration_ns("of idle_ns: before the capture of the rank that decides was opened")
     top: list[CriticalPathEntry] = described("the 10 names of GPU work with the most time on it")
 
 

@@ -36,6 +36,7 @@ class CriticalPath:
     spent: I8
     node: I32
     thread: I32
+    capture_ns: int  # of the idle time: from the window's opening to the opening of this rank's capture
 
     def total_ns(self, spent: Spent) -> int:
         """Time spent on one thing."""
@@ -85,6 +86,7 @@ def critical_path(graph: Graph, timeline: Timeline, *, to_point: int | None = No
         spent=columns["spent"][keep].astype(np.int8),
         node=columns["node"][keep].astype(np.int32),
         thread=columns["thread"][keep].astype(np.int32),
+        capture_ns=int(ready[0]) if edge[0] < 0 else 0,
     )
 
 

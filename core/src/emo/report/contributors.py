@@ -9,7 +9,7 @@ import numpy as np
 
 from emo.analysis import Analysis
 from emo.graph.model import Bool, Graph
-from emo.report.states import State, opening_ns, path_states
+from emo.report.states import State, path_states
 from emo.trace.model import I32, I64, Labels
 
 OPENING = "before the first record on the path"
@@ -48,7 +48,7 @@ def stretch_names(analysis: Analysis) -> list[str]:
     """A name for each stretch of the critical path."""
     graph, path = analysis.graph, analysis.path
     result = [BETWEEN] * len(path.spent)
-    if opening_ns(path):
+    if path.capture_ns:
         result[0] = OPENING
     known = path.node >= 0
     between_calls = (

@@ -198,7 +198,7 @@ def path_states(path: CriticalPath) -> I8:
     """State of each stretch (K) of the critical path: one of PATH_STATES."""
     state_of = np.array([_PATH_STATE[Spent(spent)] for spent in range(len(Spent))], np.int8)
     state: I8 = state_of[path.spent]
-    if opening_ns(path):
+    if path.capture_ns:
         state[0] = State.CAPTURE
     return state
 
@@ -206,13 +206,6 @@ def path_states(path: CriticalPath) -> I8:
 def path_segments(path: CriticalPath) -> Segments:
     """The critical path by what it was spent on."""
     return Segments(path.start_ns, path.end_ns, path_states(path)).merged()
-
-
-def opening_ns(path: CriticalPath) -> int:
-    """Time before the first record on the path: files of a job do not open at the same instant."""
-    if len(path.spent) == 0 or path.spent[0] != Spent.IDLE or path.node[0] >= 0 or path.start_ns[0] > 0:
-        return 0
-    return int(path.end_ns[0])
 
 
 def path_on_gpu(analysis: Analysis, gpu: int) -> Segments:

@@ -11,7 +11,7 @@ from emo.graph.slack import CAUSE_TEXT, PERSISTENT_ITERATIONS, Cause, GpuSlack
 from emo.graph.steps import MIN_ITERATIONS
 from emo.graph.tracing import ASSUMED_TRACING_FACTOR
 from emo.report.curve import WhatIfCurve
-from emo.report.states import PATH_STATES, State, opening_ns, path_segments
+from emo.report.states import PATH_STATES, State, path_segments
 from emo.report.text import digits, duration, escape, gpu_label, increase, listing, percent, plural, upper
 from emo.trace.model import SyncInfo
 
@@ -146,7 +146,7 @@ def _limits(analysis: Analysis) -> list[str]:
     if not parts:
         return []
     text = f"<b>What limits it.</b> On the critical path: {listing(parts)}. {_MEANING[next(iter(shares))]}"
-    opening = opening_ns(analysis.path)
+    opening = analysis.path.capture_ns
     if opening > _MENTIONED_SHARE * analysis.timeline.makespan_ns:
         text += f" (The first {duration(opening)}, before any record on that path, are left out.)"
     return [text]
