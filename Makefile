@@ -23,7 +23,7 @@ SECONDS_FUZZ ?= 60
 # No run of the suite may hang: pytest limits each test, and this the whole.
 SUITE_LIMIT_S ?= 1800
 
-NATIVE := $(wildcard core/src/emo/native/*.[ch])
+NATIVE := $(wildcard core/src/emo/native/*.[ch] core/src/emo/sim/native/*.[ch])
 PINNED := $(VENV)/.pinned
 BUILT := $(VENV)/.built
 
