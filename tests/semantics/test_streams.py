@@ -226,3 +226,14 @@ def test_streams_that_nothing_joins_do_not_wait_for_each_other() -> None:
     changed = run.replay({"A": 4})
     assert (changed.span("B"), changed.span("C")) == ((15, 40), (40, 60))
     assert changed.span("A") == (10, 410)
+
+
+def test_the_work_of_a_long_call_before_it_submits_is_the_cpus() -> None:
+    # The first launch loads a module for 1000 us, then submits: K starts 10 before the call returns.
+    # main  launch K 0=================1010
+    # s7                            K 1000==1100
+    # main x2: the 800 beyond the 200 that a launch may take become 1600, the 200 stay: K 1800..1900.
+    run = Run()
+    gpu = run.rank(0)
+    gpu.launch("K", at=0, start=1000, end=1100, until=1010)
+    expect(run, EdgeType.LAUNCH, {"launch K": (0, 2020), "K": (1800, 1900)}, cpu={"0 main": 2})

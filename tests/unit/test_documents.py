@@ -120,16 +120,22 @@ def test_few_iterations_give_null_not_a_number(tmp_path: Path) -> None:
     assert four.cross_iteration_error.median == 0.0
 
 
-def test_enforce_needs_ten_iterations_and_a_clean_trace(tmp_path: Path) -> None:
+UNTRACED = "the untraced step time is not known: emo plan --untraced-step-ms"
+
+
+def test_an_analysis_alone_allows_recommend_only_and_says_what_else_is_missing(tmp_path: Path) -> None:
     nine = analysis_report(analyze([write_trace(tmp_path / "a.json", steps=9)]))
     assert nine.allowed_mode == "Recommend"
-    assert nine.allowed_mode_reasons == ["9 iterations: slack on which one can count needs at least 10"]
+    assert nine.allowed_mode_reasons == [
+        UNTRACED,
+        "9 iterations: slack on which one can count needs at least 10",
+    ]
     analysis = analyze([write_trace(tmp_path / "a.json", steps=10)])
     ten = analysis_report(analysis)
-    assert (ten.allowed_mode, ten.allowed_mode_reasons) == ("Enforce", [])
+    assert (ten.allowed_mode, ten.allowed_mode_reasons) == ("Recommend", [UNTRACED])
     assert ten.gpus[0].persistent_slack_ns == 100 * US
     failed = analysis_report(replace(analysis, gate_reasons=("something",)))
-    assert (failed.allowed_mode, failed.allowed_mode_reasons) == ("Recommend", ["something"])
+    assert (failed.allowed_mode, failed.allowed_mode_reasons) == ("Recommend", ["something", UNTRACED])
 
 
 def test_absent_ranks_and_lost_kernels_give_hints(tmp_path: Path) -> None:

@@ -17,7 +17,13 @@ from emo.errors import InputError
 from emo.graph.build import DEFAULT_QUEUE_DEPTH, build_graph
 from emo.graph.critical import CriticalPath, critical_path
 from emo.graph.model import EdgeType, Graph
-from emo.graph.predict import Prediction, PredictionErrors, predict_iterations, summarize
+from emo.graph.predict import (
+    Prediction,
+    PredictionErrors,
+    predict_iterations,
+    summarize,
+    unexplained_by_iteration,
+)
 from emo.graph.replay import Timeline, replay
 from emo.graph.slack import Slack, find_slack
 from emo.graph.steps import StepTime, recorded_step_time
@@ -26,7 +32,7 @@ from emo.trace.model import Kind, StepQuality, Trace
 from emo.trace.read import read_trace
 from emo.trace.validate import gate, is_complete
 
-# An iteration whose unexplained time exceeds this share fails the quality gate.
+# A step, or a run, of which more than this share is unexplained fails the quality gate.
 MAX_UNEXPLAINED_RATIO = 0.02
 
 Progress = Callable[[str], None]
@@ -56,6 +62,8 @@ class Analysis:
     graph: Graph
     timeline: Timeline  # replay at scale 1
     unexplained_ratio: float  # |1 - makespan of the replay with nothing unexplained / makespan|
+    unexplained_gpu_ratio: float  # on the worst stream: share of the makespan by which ops started too late
+    unexplained_by_step: dict[int, float]  # per iteration with a predecessor
     unexplained_ns_by: dict[str, int]  # by kind and stream, e.g. "kernel on stream 7"
     max_start_error_ns: int  # of any op in the replay at scale 1
     step: StepTime
@@ -63,9 +71,8 @@ class Analysis:
     prediction_errors: PredictionErrors
     path: CriticalPath
     slack: Slack
-    untraced_slack: (
-        Slack  # the same with CPU work / ASSUMED_TRACING_FACTOR: what is left without the profiler
-    )
+    # with CPU work / ASSUMED_TRACING_FACTOR: what is left without the profiler
+    untraced_slack: Slack
     complete_steps: int
     gate_reasons: tuple[str, ...]  # why the trace is good for Recommend only; empty: it is not
     timings_s: dict[str, float]
@@ -132,18 +139,21 @@ def analyze_traces(
     with watch.stage("predict"):
         explained = replay(graph, unexplained=False)
         predictions, skipped = predict_iterations(graph)
+        by_step = unexplained_by_iteration(graph)
     with watch.stage("slack"):
         slack = find_slack(graph, timeline)
         untraced = cpu_scale_vector(graph, 1.0 / ASSUMED_TRACING_FACTOR)
         untraced_slack = find_slack(graph, replay(graph, untraced), untraced)
         path = critical_path(graph, timeline)
     unexplained_ratio = abs(1.0 - explained.makespan_ns / max(graph.makespan_ns, 1))
-    complete, reasons = _quality_gate(graph, unexplained_ratio)
+    complete, reasons = _quality_gate(graph, unexplained_ratio, by_step)
     return Analysis(
         traces=graph.traces,
         graph=graph,
         timeline=timeline,
         unexplained_ratio=unexplained_ratio,
+        unexplained_gpu_ratio=_unexplained_on_gpus(graph),
+        unexplained_by_step=by_step,
         unexplained_ns_by=_unexplained_by(graph),
         max_start_error_ns=int(np.abs(timeline.time_ns - graph.time_ns)[graph.start_point].max(initial=0)),
         step=recorded_step_time(graph),
@@ -175,7 +185,21 @@ def _unexplained_by(graph: Graph) -> dict[str, int]:
     return dict(sorted(result.items(), key=lambda item: -item[1]))
 
 
-def _quality_gate(graph: Graph, unexplained_ratio: float) -> tuple[int, tuple[str, ...]]:
+def _unexplained_on_gpus(graph: Graph) -> float:
+    """Largest share of the makespan, over streams, by which ops started later than anything explains.
+
+    A run that ends on the CPU can be explained to the end while its GPU side is not.
+    """
+    ops = np.flatnonzero(graph.nodes.stream >= 0)
+    if len(ops) == 0:
+        return 0.0
+    rest = np.maximum(graph.unexplained_ns[graph.start_point[ops]], 0)
+    return float(np.bincount(graph.nodes.stream[ops], weights=rest).max()) / max(graph.makespan_ns, 1)
+
+
+def _quality_gate(
+    graph: Graph, unexplained_ratio: float, by_step: dict[int, float]
+) -> tuple[int, tuple[str, ...]]:
     """(steps whose launches have their GPU ops, reasons for Recommend only)."""
     reasons: list[str] = []
     complete = 0
@@ -184,10 +208,17 @@ def _quality_gate(graph: Graph, unexplained_ratio: float) -> tuple[int, tuple[st
         failures = [reason for step in steps for reason in gate(step)]
         complete += sum(is_complete(step) for step in steps)
         if failures:
-            reasons.append(f"{trace.path}: {failures[0]} ({len(failures)} findings in {len(steps)} steps)")
+            more = f" (and {len(failures) - 1} more findings)" if len(failures) > 1 else ""
+            reasons.append(f"{trace.path}: {failures[0]}{more}")
     if unexplained_ratio > MAX_UNEXPLAINED_RATIO:
         reasons.append(
             f"{unexplained_ratio:.1%} of the makespan is unexplained; at most {MAX_UNEXPLAINED_RATIO:.0%} is good"
+        )
+    unclear = [step for step, ratio in by_step.items() if ratio > MAX_UNEXPLAINED_RATIO]
+    if unclear:
+        reasons.append(
+            f"in {len(unclear)} of {len(by_step)} iterations more than {MAX_UNEXPLAINED_RATIO:.0%} of the step is "
+            f"unexplained (iteration {unclear[0]}: {by_step[unclear[0]]:.1%})"
         )
     if recorded_step_time(graph).basis == "window":
         reasons.append("fewer than 3 iterations: the whole window is taken as the step")

@@ -50,6 +50,10 @@ def analysis_document(analysis: Analysis, *, without: Sequence[EdgeType] = ()) -
         "replay_error_ratio": float(analysis.replay_error_ratio),
         "max_start_error_ns": int(analysis.max_start_error_ns),
         "unexplained_ratio": float(analysis.unexplained_ratio),
+        "unexplained_gpu_ratio": analysis.unexplained_gpu_ratio,
+        "unexplained_by_iteration": {
+            str(step): ratio for step, ratio in analysis.unexplained_by_step.items()
+        },
         "unexplained_ns_by": dict(analysis.unexplained_ns_by),
         "step_time_ns": _rounded(analysis.step.recorded_ns),
         "basis": analysis.step.basis,
@@ -78,7 +82,7 @@ def analysis_document(analysis: Analysis, *, without: Sequence[EdgeType] = ()) -
 
 def allowed_mode_reasons(analysis: Analysis) -> list[str]:
     """Why a plan from this trace is good for Recommend only; empty: Enforce is not ruled out."""
-    reasons = list(analysis.gate_reasons)
+    reasons = [*analysis.gate_reasons, "the untraced step time is not known: emo plan --untraced-step-ms"]
     count = len(analysis.graph.iterations)
     if analysis.step.basis == "iterations" and count < PERSISTENT_ITERATIONS:
         reasons.append(

@@ -113,7 +113,8 @@ def _slack(report: AnalysisReport) -> str:
 
 def _trust(report: AnalysisReport) -> str:
     text = f"replay error {_exact(report.replay_error_ratio)} of the makespan; "
-    text += f"{_exact(report.unexplained_ratio)} rests on delays that no rule explains"
+    text += f"{_exact(report.unexplained_ratio)} of it, and {_exact(report.unexplained_gpu_ratio)} of the time on the "
+    text += "worst stream, rests on delays that no rule explains"
     errors = report.cross_iteration_error
     if errors.median is not None and errors.p95 is not None:
         text += f"; one iteration foretells another to within {_exact(errors.median)} (median)"

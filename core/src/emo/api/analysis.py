@@ -204,6 +204,13 @@ class AnalysisReport(Document):
     replay_error_ratio: float = ratio("|replay_makespan_ns / makespan_ns - 1|")
     max_start_error_ns: int = duration_ns("largest difference of any op's start between replay and record")
     unexplained_ratio: float = ratio("|1 - makespan of a replay without what no rule explains / makespan|")
+    unexplained_gpu_ratio: float = ratio(
+        "on the worst stream: share of the makespan by which its ops started later than any rule explains"
+    )
+    unexplained_by_iteration: dict[str, float] = described(
+        "|1 - step time of a replay without what no rule explains / step time| by iteration, from the second on",
+        "ratio",
+    )
     unexplained_ns_by: dict[str, int] = described(
         "delays that no rule explains, by kind and stream, largest first", "ns"
     )

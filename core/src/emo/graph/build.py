@@ -17,7 +17,7 @@ import numpy as np
 
 from emo.errors import InputError
 from emo.graph.assemble import LATENCY_CAP_NS, assemble
-from emo.graph.collectives import align_clocks, match_collectives, split_by_end
+from emo.graph.collectives import align_clocks, in_order_of_time, match_collectives, split_by_end
 from emo.graph.context import Context, EdgeBlock, make_context
 from emo.graph.joints import JointSet, make_joints
 from emo.graph.marks import make_marks
@@ -89,7 +89,7 @@ def build_graph(
     traces = sorted(traces, key=_identity)
     matches = match_collectives(traces)
     clocks = align_clocks(traces, matches, report)
-    matches = [part for match in matches for part in split_by_end(match, clocks)]
+    matches = in_order_of_time((part for match in matches for part in split_by_end(match, clocks)), clocks)
     table = build_nodes(traces, clocks)
     marks = make_marks(traces, clocks, table)
     chain = make_chain(table, marks)

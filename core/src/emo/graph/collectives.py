@@ -160,7 +160,7 @@ def match_collectives(traces: Sequence[Trace]) -> list[Match]:
     Sends and receives by who sends to whom, where annotations tell. Collectives by (group, sequence
     number) where recorded; else by order and operation within the same group; else, without any
     group, by order among all communicating ops of the rank.
-    Returns matches with at least two members, ordered by the start of their first member.
+    Returns matches with at least two members.
     """
     if len(traces) < 2:
         return []
@@ -185,8 +185,20 @@ def match_collectives(traces: Sequence[Trace]) -> list[Match]:
     matches = [_to_match(_one_per_trace(entries), trusted=True) for entries in by_key.values()]
     for by_trace in anonymous.values():
         matches += [_to_match(entries, trusted=False) for entries in _match_anonymous(by_trace)]
-    matches = [match for match in matches if len(match.members) > 1]
-    return sorted(matches, key=lambda match: min(m.start_ns for m in match.members))
+    return [match for match in matches if len(match.members) > 1]
+
+
+def in_order_of_time(matches: Iterable[Match], maps: Sequence[ClockMap]) -> list[Match]:
+    """Matches by their first arrival on the common clock, ties by the order of records.
+
+    So neither skewed clocks nor the order of files decides.
+    """
+
+    def key(match: Match) -> tuple[int, list[tuple[int, int]]]:
+        arrivals = (maps[member.trace].apply_one(member.start_ns) for member in match.members)
+        return min(arrivals), [(member.trace, member.row) for member in match.members]
+
+    return sorted(matches, key=key)
 
 
 def _one_per_trace(entries: list[_Entry]) -> list[_Entry]:

@@ -57,8 +57,18 @@ class EdgeType(IntEnum):
     CONTENTION = 18  # a kernel on another stream filled the GPU
 
 
+# Rules that rest on what seems to be, not on a record or a documented guarantee: a plan must hold with
+# and without them. HANDOVER needs the record of an autograd engine, or many turns, and BLOCKING_COPY and
+# BACK_PRESSURE are how the runtime works, so these stay.
 INFERRED_TYPES = frozenset(
-    {EdgeType.EVENT_INFERRED, EdgeType.SYNC_INFERRED, EdgeType.GRAPH_ORDER, EdgeType.CONTENTION}
+    {
+        EdgeType.EVENT_INFERRED,
+        EdgeType.SYNC_INFERRED,
+        EdgeType.GRAPH_ORDER,
+        EdgeType.HOST_FUNCTION,
+        EdgeType.IMPLICIT_SYNC,
+        EdgeType.CONTENTION,
+    }
 )
 
 

@@ -9,7 +9,6 @@ comes out is compared with when iteration j really ended.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 
 import numpy as np
 
@@ -100,7 +99,7 @@ def predict_iterations(graph: Graph) -> tuple[list[Prediction], int]:
         return [], 0
     cross = _Cross(graph)
     predictions, skipped = [], 0
-    chosen = np.linspace(1, count - 1, min(count - 1, MAX_ITERATIONS)).round().astype(int).tolist()
+    chosen = _spread(count)
     for source in chosen:
         window = cross.window(source)
         for target in chosen:
@@ -112,6 +111,29 @@ def predict_iterations(graph: Graph) -> tuple[list[Prediction], int]:
             else:
                 predictions.append(prediction)
     return predictions, skipped
+
+
+def unexplained_by_iteration(graph: Graph) -> dict[int, float]:
+    """|replay with nothing unexplained / recorded - 1| of the step time, per iteration.
+
+    Each iteration is replayed by itself, begun where it really began, so the first one, whose past is
+    not in the trace, is left out. Of more than ``MAX_ITERATIONS``, that many are taken, evenly spread.
+    """
+    count = len(graph.iterations)
+    if count < 2 or (graph.iterations.end_points < 0).any():
+        return {}
+    cross = _Cross(graph)
+    result = {}
+    for iteration in _spread(count):
+        own = cross.predict(cross.window(iteration), iteration, iteration)
+        if own is not None:
+            result[iteration] = own.step_error
+    return result
+
+
+def _spread(count: int) -> list[int]:
+    """Iterations with a predecessor: all, or MAX_ITERATIONS of them evenly spread."""
+    return sorted({round(i) for i in np.linspace(1, count - 1, min(count - 1, MAX_ITERATIONS)).tolist()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,11 +386,44 @@ def _grouped(iteration: np.ndarray, count: int) -> tuple[I64, I64]:
 
 
 def _correspond(here: np.ndarray, there: np.ndarray) -> tuple[I64, I64]:
-    """Positions in two name sequences that correspond: all if equal, else the longest matching blocks."""
-    if len(here) == len(there) and np.array_equal(here, there):
-        everything = np.arange(len(here))
-        return everything, everything
-    blocks = SequenceMatcher(None, here.tolist(), there.tolist(), autojunk=False).get_matching_blocks()
-    a = [np.arange(block.a, block.a + block.size) for block in blocks]
-    b = [np.arange(block.b, block.b + block.size) for block in blocks]
-    return np.concatenate(a), np.concatenate(b)
+    """Positions in two name sequences that correspond, in order in both.
+
+    All, if the sequences are equal. Else what they begin and end with alike, and in between the
+    k-th occurrence of a name with the k-th of the same name, as far as that keeps the order.
+    """
+    shorter = min(len(here), len(there))
+    differs = np.flatnonzero(here[:shorter] != there[:shorter])
+    prefix = int(differs[0]) if len(differs) else shorter
+    rest = shorter - prefix
+    differs = np.flatnonzero(here[len(here) - rest :][::-1] != there[len(there) - rest :][::-1])
+    suffix = int(differs[0]) if len(differs) else rest
+    middle_here, middle_there = here[prefix : len(here) - suffix], there[prefix : len(there) - suffix]
+    a, b = _by_occurrence(middle_here, middle_there)
+    tail = np.arange(suffix)
+    return (
+        np.concatenate([np.arange(prefix), prefix + a, len(here) - suffix + tail]),
+        np.concatenate([np.arange(prefix), prefix + b, len(there) - suffix + tail]),
+    )
+
+
+def _by_occurrence(here: np.ndarray, there: np.ndarray) -> tuple[I64, I64]:
+    if len(here) == 0 or len(there) == 0:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    key_here, key_there = _occurrence_keys(here), _occurrence_keys(there)
+    order = np.argsort(key_there)
+    at = np.minimum(np.searchsorted(key_there[order], key_here), len(there) - 1)
+    a = np.flatnonzero(key_there[order[at]] == key_here)
+    b = order[at[a]]
+    keep = np.zeros(len(b), np.uint8)
+    _native.longest_increasing(np.ascontiguousarray(b, np.int64), keep)
+    return a[keep == 1], b[keep == 1]
+
+
+def _occurrence_keys(names: np.ndarray) -> I64:
+    """One number per (name, how often it has come before)."""
+    order = np.argsort(names, kind="stable")
+    ordered = names[order]
+    first = np.searchsorted(ordered, ordered, side="left")
+    keys = np.empty(len(names), np.int64)
+    keys[order] = (ordered.astype(np.int64) << 32) + np.arange(len(names)) - first
+    return keys

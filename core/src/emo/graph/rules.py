@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from emo.graph.context import CLOCK_STEP_NS, Context, EdgeBlock, edges
-from emo.graph.model import Bool, EdgeType
+from emo.graph.model import NEVER, Bool, EdgeType
 from emo.trace.classify import ApiClass
 from emo.trace.columns import distinct
 from emo.trace.model import I64, Kind
@@ -20,6 +20,18 @@ from emo.trace.model import I64, Kind
 # A latency is the least that was observed; the first percentile stands in for the minimum, because
 # one mis-stamped record would otherwise set it for all.
 _LEAST_QUANTILE = 0.01
+
+# A launch takes some microseconds to reach the GPU, that of a large graph some tens more.
+MAX_LAUNCH_LATENCY_NS = 200_000
+
+# An op follows what let it go within this time: a kernel that filled the GPU, a call that submits it.
+_LET_IN_NS = 20_000
+
+# A call that returns this much after its candidate ended waited for something else.
+_WAKE_UP_NS = 50_000
+
+# A host function is meant to be short; what a stream waited beyond this has no known cause.
+MAX_HOST_FUNCTION_NS = 1_000_000
 
 _MEMCPY_CLASSES = (ApiClass.MEMCPY, ApiClass.MEMCPY_ASYNC)
 
@@ -59,7 +71,9 @@ def op_durations(context: Context, wire_ns: I64) -> list[EdgeBlock]:
 def launches(context: Context) -> list[EdgeBlock]:
     """LAUNCH: a GPU op starts no earlier than its launch call plus the least latency seen.
 
-    Of the many ops of one graph launch only the first on each stream needs the edge.
+    Of the many ops of one graph launch only the first on each stream needs the edge. More than
+    ``MAX_LAUNCH_LATENCY_NS`` is no launch latency, however few launches there were to tell from: it is
+    work of the call if the op starts before the call returns, and unexplained otherwise.
     """
     nodes = context.table.nodes
     ops = np.flatnonzero(context.on_gpu & (nodes.launch >= 0))
@@ -73,8 +87,29 @@ def launches(context: Context) -> list[EdgeBlock]:
     ops, launch = ops[first], launch[first]
     latency = nodes.start_ns[ops] - nodes.start_ns[launch]
     group = nodes.trace[ops].astype(np.int64) * 64 + nodes.api_class[launch]
-    lag = _by_group(group, latency, _LEAST_QUANTILE)
-    return [edges(EdgeType.LAUNCH, context.start_of(launch), context.start_of(ops), lag_ns=lag)]
+    least = _by_group(group, latency, _LEAST_QUANTILE)
+    lag = np.minimum(least, MAX_LAUNCH_LATENCY_NS)
+    # Of a long call (it loads a module, or stages a copy) the work before the submission is the CPU's.
+    returned = nodes.end_ns[launch] + _LET_IN_NS
+    inside = (latency > MAX_LAUNCH_LATENCY_NS) & (nodes.start_ns[ops] <= returned)
+    before_ns = np.where(inside, latency - lag, 0)
+    for trace in distinct(nodes.trace[ops]).tolist():
+        shortest = int(np.where(inside, 0, latency)[nodes.trace[ops] == trace].min())
+        if shortest > MAX_LAUNCH_LATENCY_NS:
+            context.report.findings.append(
+                f"{context.traces[trace].path}: no GPU op starts less than {shortest / 1e6:.3g} ms after its launch: "
+                "the GPU was busy with work from before the window, or its clock is not the CPU's"
+            )
+    return [
+        edges(
+            EdgeType.LAUNCH,
+            context.start_of(launch),
+            context.start_of(ops),
+            lag_ns=lag,
+            scaled_ns=before_ns,
+            owner=np.where(inside, context.thread_owner(nodes.thread[launch].astype(np.int64)), 0),
+        )
+    ]
 
 
 def stream_order(context: Context) -> list[EdgeBlock]:
@@ -310,9 +345,9 @@ def host_functions(context: Context) -> list[EdgeBlock]:
     calls, target = calls[target >= 0], target[target >= 0]
     source = launched.last_on_stream(nodes.stream[target].astype(np.int64), nodes.sequence[calls])
     # The function starts when both the stream and the call have got there.
-    ready = np.where(source >= 0, nodes.end_ns[np.maximum(source, 0)], -(2**62))
+    ready = np.where(source >= 0, nodes.end_ns[np.maximum(source, 0)], NEVER)
     ready = np.maximum(ready, nodes.start_ns[calls])
-    run = np.maximum(nodes.start_ns[target] - ready, 0)
+    run = np.clip(nodes.start_ns[target] - ready, 0, MAX_HOST_FUNCTION_NS)
     blocks = [edges(EdgeType.HOST_FUNCTION, context.start_of(calls), context.start_of(target), lag_ns=run)]
     known = source >= 0
     blocks.append(
@@ -338,7 +373,7 @@ def contention(context: Context, ops: I64, ready_ns: I64) -> EdgeBlock:
     nodes = context.table.nodes
     kernels = np.flatnonzero(nodes.kind == Kind.KERNEL)
     best = np.full(len(ops), -1, np.int64)
-    best_end = np.full(len(ops), -(2**62), np.int64)
+    best_end = np.full(len(ops), NEVER, np.int64)
     for stream in range(len(context.table.streams)):
         here = kernels[nodes.stream[kernels] == stream]
         if len(here) == 0:
@@ -372,10 +407,6 @@ def contention(context: Context, ops: I64, ready_ns: I64) -> EdgeBlock:
     )
 
 
-# An op follows the kernel that kept it out within this time.
-_LET_IN_NS = 20_000
-
-
 # --- GPU -> CPU ---------------------------------------------------------------------------------
 
 
@@ -392,7 +423,7 @@ def _hold(context: Context, type: EdgeType, source: I64, call: I64, *, check: bo
         source, call = source[possible], call[possible]
         until = nodes.end_ns[source]
     else:
-        until = np.where(possible, nodes.end_ns[source], -(2**62))
+        until = np.where(possible, nodes.end_ns[source], NEVER)
     np.maximum.at(context.blocked_until_ns, call, until)
     return edges(type, context.end_of(source), context.end_of(call))
 
@@ -477,14 +508,10 @@ def inferred_syncs(context: Context) -> list[EdgeBlock]:
     return [_hold(context, EdgeType.SYNC_INFERRED, source[keep], calls[keep], check=True)]
 
 
-# A call that returns this much after its candidate ended waited for something else.
-_WAKE_UP_NS = 50_000
-
-
 def _better_explained(context: Context, calls: I64, source: I64) -> I64:
     nodes = context.table.nodes
     end = nodes.end_ns[calls]
-    own_end = np.where(source >= 0, nodes.end_ns[np.maximum(source, 0)], -(2**62))
+    own_end = np.where(source >= 0, nodes.end_ns[np.maximum(source, 0)], NEVER)
     late = np.maximum(own_end, nodes.start_ns[calls])
     doubtful = np.flatnonzero((end - late > _WAKE_UP_NS) | (own_end > end + CLOCK_STEP_NS))
     if len(doubtful) == 0:

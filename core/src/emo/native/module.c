@@ -13,6 +13,7 @@ static PyMethodDef methods[] = {
     FUNCTION(latest),
     FUNCTION(toposort),
     FUNCTION(trace_back),
+    FUNCTION(longest_increasing),
     FUNCTION(accumulate),
     {NULL, NULL, 0, NULL},
 };

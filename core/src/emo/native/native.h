@@ -20,6 +20,7 @@ PyObject *emo_replay(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *emo_latest(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *emo_toposort(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *emo_accumulate(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
+PyObject *emo_longest_increasing(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *emo_trace_back(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
 
 #endif

@@ -339,3 +339,52 @@ PyObject *emo_accumulate(PyObject *self, PyObject *const *args, Py_ssize_t nargs
     }
     Py_RETURN_NONE;
 }
+
+/* longest_increasing(values, out_keep) -> length
+ *
+ * Marks the members of a longest strictly increasing subsequence (patience sorting, n log n). */
+PyObject *emo_longest_increasing(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    (void)self;
+    static const Spec specs[] = {{"values", 8, 0}, {"out_keep", 1, 1}};
+    Array a[2];
+    if (arrays_get(args, nargs, specs, 2, a) < 0)
+        return NULL;
+    Py_ssize_t n = a[0].n, length = 0;
+    const int64_t *values = a[0].view.buf;
+    unsigned char *keep = a[1].view.buf;
+    /* top[k]: position of the least value that ends an increasing run of k + 1; before[i]: the one before i in its run */
+    Py_ssize_t *top = PyMem_RawMalloc(((size_t)n + 1) * sizeof *top);
+    Py_ssize_t *before = PyMem_RawMalloc(((size_t)n + 1) * sizeof *before);
+    if (!top || !before || a[1].n != n) {
+        int lengths_differ = top && before;
+        PyMem_RawFree(top);
+        PyMem_RawFree(before);
+        arrays_release(a, 2);
+        if (!lengths_differ)
+            return PyErr_NoMemory();
+        fail("arrays differ in length");
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < n; i++) {
+        Py_ssize_t low = 0, high = length;
+        while (low < high) {
+            Py_ssize_t middle = low + (high - low) / 2;
+            if (values[top[middle]] < values[i])
+                low = middle + 1;
+            else
+                high = middle;
+        }
+        before[i] = low ? top[low - 1] : -1;
+        top[low] = i;
+        if (low == length)
+            length++;
+    }
+    memset(keep, 0, (size_t)n);
+    for (Py_ssize_t i = length ? top[length - 1] : -1; i >= 0; i = before[i])
+        keep[i] = 1;
+    PyMem_RawFree(top);
+    PyMem_RawFree(before);
+    arrays_release(a, 2);
+    return PyLong_FromSsize_t(length);
+}
