@@ -19,7 +19,7 @@ from emo.errors import InputError
 from emo.graph.assemble import LATENCY_CAP_NS, assemble
 from emo.graph.collectives import align_clocks, in_order_of_time, match_collectives, split_by_end
 from emo.graph.context import Context, EdgeBlock, make_context
-from emo.graph.joints import JointSet, make_joints
+from emo.graph.joints import make_joints
 from emo.graph.marks import make_marks
 from emo.graph.model import (
     NEVER,
@@ -42,12 +42,13 @@ from emo.graph.rules import (
     implicit_syncs,
     inferred_syncs,
     launches,
+    long_calls,
     op_durations,
     polls,
     recorded_syncs,
     stream_order,
 )
-from emo.trace.model import Trace
+from emo.trace.model import I64, Trace
 
 # Launches that a GPU context queues before the launch call blocks (facts: about 1024 on CUDA).
 DEFAULT_QUEUE_DEPTH = 1024
@@ -115,13 +116,16 @@ def build_graph(
     blocks += op_durations(context, joints.wire_ns)
     blocks += program_order(chain, turns)
     blocks += joints.blocks
+    late, ready_ns = _late_ops(context, blocks)
+    if EdgeType.LAUNCH not in skip:
+        blocks.append(long_calls(context, late, ready_ns))
     if EdgeType.CONTENTION not in skip:
-        blocks.append(_contention(context, blocks, joints))
+        blocks.append(contention(context, late, ready_ns))
     return assemble(context, [block for block in blocks if len(block)], marks, joints)
 
 
-def _contention(context: Context, blocks: list[EdgeBlock], joints: JointSet) -> EdgeBlock:
-    """Find the GPU ops that started later than all other rules explain, and what kept them out."""
+def _late_ops(context: Context, blocks: list[EdgeBlock]) -> tuple[I64, I64]:
+    """GPU ops that started later than the edges so far explain, and when these would have let them start."""
     nodes = context.table.nodes
     ready = np.full(2 * len(nodes), NEVER, np.int64)
     joint_base = 2 * len(nodes)
@@ -133,7 +137,7 @@ def _contention(context: Context, blocks: list[EdgeBlock], joints: JointSet) -> 
     ops = np.flatnonzero(context.on_gpu)
     ready_ns = ready[2 * ops]
     late = (ready_ns != NEVER) & (nodes.start_ns[ops] - ready_ns > LATENCY_CAP_NS)
-    return contention(context, ops[late], ready_ns[late])
+    return ops[late], ready_ns[late]
 
 
 def _identity(trace: Trace) -> tuple[int, str]:

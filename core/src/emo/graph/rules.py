@@ -72,8 +72,7 @@ def launches(context: Context) -> list[EdgeBlock]:
     """LAUNCH: a GPU op starts no earlier than its launch call plus the least latency seen.
 
     Of the many ops of one graph launch only the first on each stream needs the edge. More than
-    ``MAX_LAUNCH_LATENCY_NS`` is no launch latency, however few launches there were to tell from: it is
-    work of the call if the op starts before the call returns, and unexplained otherwise.
+    ``MAX_LAUNCH_LATENCY_NS`` is no launch latency, however few launches there were to tell from.
     """
     nodes = context.table.nodes
     ops = np.flatnonzero(context.on_gpu & (nodes.launch >= 0))
@@ -89,27 +88,39 @@ def launches(context: Context) -> list[EdgeBlock]:
     group = nodes.trace[ops].astype(np.int64) * 64 + nodes.api_class[launch]
     least = _by_group(group, latency, _LEAST_QUANTILE)
     lag = np.minimum(least, MAX_LAUNCH_LATENCY_NS)
-    # Of a long call (it loads a module, or stages a copy) the work before the submission is the CPU's.
-    returned = nodes.end_ns[launch] + _LET_IN_NS
-    inside = (latency > MAX_LAUNCH_LATENCY_NS) & (nodes.start_ns[ops] <= returned)
-    before_ns = np.where(inside, latency - lag, 0)
     for trace in distinct(nodes.trace[ops]).tolist():
-        shortest = int(np.where(inside, 0, latency)[nodes.trace[ops] == trace].min())
+        mine = nodes.trace[ops] == trace
+        shortest = int((nodes.start_ns[ops] - np.maximum(nodes.start_ns, nodes.end_ns)[launch])[mine].min())
         if shortest > MAX_LAUNCH_LATENCY_NS:
             context.report.findings.append(
-                f"{context.traces[trace].path}: no GPU op starts less than {shortest / 1e6:.3g} ms after its launch: "
-                "the GPU was busy with work from before the window, or its clock is not the CPU's"
+                f"{context.traces[trace].path}: no GPU op starts less than {shortest / 1e6:.3g} ms after its "
+                "launch: the GPU was busy with work from before the window, or its clock is not the CPU's"
             )
-    return [
-        edges(
-            EdgeType.LAUNCH,
-            context.start_of(launch),
-            context.start_of(ops),
-            lag_ns=lag,
-            scaled_ns=before_ns,
-            owner=np.where(inside, context.thread_owner(nodes.thread[launch].astype(np.int64)), 0),
-        )
-    ]
+    return [edges(EdgeType.LAUNCH, context.start_of(launch), context.start_of(ops), lag_ns=lag)]
+
+
+def long_calls(context: Context, ops: I64, ready_ns: I64) -> EdgeBlock:
+    """LAUNCH: of a call that works before it submits (loads a module, stages a copy) that work is the CPU's.
+
+    ``ops`` are those that started later than anything else explains, ``ready_ns`` when everything else
+    was done. Where such an op started before its call returned, the call held it.
+    """
+    nodes = context.table.nodes
+    launch = nodes.launch[ops].astype(np.int64)
+    in_call = (launch >= 0) & (nodes.start_ns[ops] <= nodes.end_ns[np.maximum(launch, 0)] + _LET_IN_NS)
+    op, launch = ops[in_call], launch[in_call]
+    # What the wait for everything else took of the call is no work of it.
+    idle_from = np.maximum(ready_ns[in_call], nodes.start_ns[launch])
+    delay = nodes.start_ns[op] - nodes.start_ns[launch]
+    worked = np.minimum(nodes.start_ns[op] - idle_from, delay)
+    return edges(
+        EdgeType.LAUNCH,
+        context.start_of(launch),
+        context.start_of(op),
+        lag_ns=delay - worked,
+        scaled_ns=worked,
+        owner=context.thread_owner(nodes.thread[launch].astype(np.int64)),
+    )
 
 
 def stream_order(context: Context) -> list[EdgeBlock]:
