@@ -1,7 +1,8 @@
 """Makes the traces of a small made-up training job: two ranks, one with a slow input pipeline.
 
 Every step: load a batch (rank 1 takes longer), forward and backward on stream 7, an all-reduce on
-stream 20 that waits for the gradients, the optimizer, and reading the loss back. The GPU of rank 0
+stream 20 that waits for the gradients, the optimizer, and reading the loss back. Synchronisation
+records say what waits for what (in torch.profiler: enable_cuda_sync_events). The GPU of rank 0
 is done early and spins in the all-reduce until rank 1 arrives: that is the slack to find.
 
 The files have the format of the PyTorch profiler (Kineto). The job is played, not drawn: the CPU
@@ -51,7 +52,7 @@ class Rank:
 
     def event(self, category: str, name: str, start_ns: int, end_ns: int, track: int, **args: Any) -> None:
         """Add a complete event; times in microseconds as Kineto writes them."""
-        process = self.rank if category.startswith(("kernel", "gpu")) else 1000 + self.rank
+        process = self.rank if category.startswith(("kernel", "gpu", "cuda_sync")) else 1000 + self.rank
         self.events.append(
             {
                 "ph": "X",
@@ -82,6 +83,17 @@ class Rank:
         self.event(
             "kernel", name, start, self.free_ns[stream], stream,
             correlation=correlation, device=self.rank, stream=stream, grid=[80, 1, 1], block=[256, 1, 1],
+        )  # fmt: skip
+
+    def wait_for_stream(self, waiting: int, stream: int) -> None:
+        """Record an event on a stream and make another wait for it, with the record that says so."""
+        recorded = self.call("cudaEventRecord", US)
+        begin = self.cpu_ns
+        correlation = self.call("cudaStreamWaitEvent", US)
+        self.event(
+            "cuda_sync", "Stream Wait Event", begin, self.cpu_ns, waiting,
+            cuda_sync_kind="Stream Wait Event", stream=waiting, wait_on_stream=stream,
+            wait_on_cuda_event_record_corr_id=recorded, correlation=correlation, device=self.rank,
         )  # fmt: skip
 
     def read_back(self) -> None:
@@ -119,8 +131,7 @@ def all_reduce(ranks: list[Rank], sequence: int) -> None:
     """Each rank waits for its gradients, then all run the collective together, then go on."""
     arrivals = []
     for rank in ranks:
-        rank.call("cudaEventRecord", US)
-        rank.call("cudaStreamWaitEvent", US)
+        rank.wait_for_stream(COMMUNICATION, COMPUTE)
         begin = rank.cpu_ns
         rank.call("cudaLaunchKernel")
         arrivals.append(
@@ -138,7 +149,7 @@ def all_reduce(ranks: list[Rank], sequence: int) -> None:
             },
         )  # fmt: skip
         rank.free_ns[COMMUNICATION] = end
-        rank.call("cudaStreamWaitEvent", US)
+        rank.wait_for_stream(COMPUTE, COMMUNICATION)
         rank.free_ns[COMPUTE] = max(rank.free_ns[COMPUTE], end)
 
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from emo.analysis import Analysis
+from emo.graph.model import EdgeType
 from emo.graph.slack import PERSISTENT_ITERATIONS
 from emo.graph.tracing import ASSUMED_TRACING_FACTOR
 from emo.models.catalogue import GpuModel, match_gpu
@@ -172,6 +173,11 @@ def _hints(analysis: Analysis, solution: Solution) -> list[str]:
         )
     if len(analysis.graph.iterations) < PERSISTENT_ITERATIONS:
         found.append(f"record {PERSISTENT_ITERATIONS} or more steps")
+    if analysis.graph.report.edges_by_type.get(EdgeType.EVENT_INFERRED.name):
+        found.append(
+            "record what streams wait for (torch.profiler: enable_cuda_sync_events of _ExperimentalConfig): slack "
+            "behind a wait that is only inferred is not used"
+        )
     if solution.untraced_step_ms is None and analysis.step.basis == "iterations":
         found.append("measure the step time without the profiler and give it as --untraced-step-ms")
     return found

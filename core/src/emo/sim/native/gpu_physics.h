@@ -19,10 +19,11 @@ typedef struct {
     double idle_w;          /* deep idle: no context, lowest clock */
     double loaded_idle_w;   /* a context is loaded, clocks at maximum, nothing runs, at temperature_ref_c */
     double leakage_w;       /* part of the above that is leakage, at voltage 1 and temperature_ref_c */
-    double leakage_per_c;   /* relative growth per degree */
+    double leakage_per_c;   /* it grows by e to this power per degree */
     double compute_w;       /* dynamic power of fully active SMs at the maximum clock */
     double memory_w;        /* dynamic power of fully active memory */
     double link_w;          /* dynamic power of fully active links */
+    double stall_share;     /* SMs that wait (for memory, for a peer) switch this much of what they switch at work */
     double voltage_floor;   /* relative to the voltage at the maximum clock */
     double voltage_knee;    /* clock / maximum below which the voltage stays at its floor */
     double voltage_shape;   /* exponent of the rise above the knee */
@@ -51,7 +52,8 @@ typedef struct {
     int loaded;     /* 1: a context is loaded, so clocks and voltage stay up while nothing runs */
 } gp_activity;
 
-/* Clock on the grid of the model, at or below the wish, within its range. */
+/* Clock on the grid of the model, at or below the wish, within its range. As the driver lists them, in whole MHz:
+ * steps of 7.5 give 1530, 1522, 1515. */
 double gp_clock_on_grid_mhz(const gp_spec *spec, double wish_mhz);
 
 /* Voltage relative to that at the maximum clock. */
@@ -63,6 +65,9 @@ double gp_duration_ns(const gp_spec *spec, const gp_kernel *kernel, double clock
 /*
  * Slow-down (>= 1) of each of `count` kernels that run together: SMs are shared beyond sm_share 1,
  * memory bandwidth beyond full use. slowdown[i] multiplies gp_duration_ns.
+ *
+ * The shares are those of the maximum clock at every clock, so that a lower clock never speeds a
+ * kernel up by slowing its neighbour. All 1 for kernels that fit side by side.
  */
 void gp_contention(const gp_spec *spec, const gp_kernel *const *kernels, int count, double clock_mhz, double *slowdown);
 
@@ -77,14 +82,27 @@ double gp_power_w(const gp_spec *spec, const gp_activity *activity, double clock
 double gp_capped_clock_mhz(const gp_spec *spec, const gp_activity *activity, double wish_mhz, double limit_w,
                            double temperature_c);
 
+/* The same for kernels that run together, whose activity changes with the clock. */
+double gp_capped_clock_running_mhz(const gp_spec *spec, const gp_kernel *const *kernels, int count, double wish_mhz,
+                                   double limit_w, double temperature_c);
+
+/* Power that holds a GPU at its slow-down temperature; infinite while it is below. The cap is the lower of both. */
+double gp_thermal_limit_w(const gp_spec *spec, double temperature_c);
+
 /* Temperature after dt_s seconds at constant power. */
 double gp_temperature_after_c(const gp_spec *spec, double temperature_c, double power_w, double dt_s);
 
-/* Switching: latency of a change to target_mhz (the old clock goes on), and the stall. Deterministic in `random`,
- * uniform numbers in [0, 1): the caller owns the generator. A heavy-tailed distribution per model. */
+/* Switching: how long the old clock goes on after a change is asked for, and how long nothing runs at the change. */
 typedef struct {
-    double latency_median_ms, latency_sigma, latency_tail_share, latency_tail_ms, stall_us;
+    double latency_median_ms;     /* over all target clocks */
+    double latency_target_spread; /* the median of a target clock is up to e to this power longer or shorter */
+    double latency_sigma;         /* of the logarithm, from change to change */
+    double latency_tail_share;    /* share of the changes that take longer still ... */
+    double latency_tail_ms;       /* ... by this much on average, exponentially distributed */
+    double stall_us;
 } gp_switching;
+
+/* Latency of one change. Deterministic in `random`, uniform numbers in [0, 1): the caller owns the generator. */
 double gp_switch_latency_ms(const gp_switching *switching, double target_mhz, double clock_max_mhz,
                             const double random[3]);
 
