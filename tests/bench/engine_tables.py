@@ -58,7 +58,8 @@ def sample_row(name: str, analysis: Analysis) -> str:
         f"| {name} | {len(analysis.graph.nodes)} | {len(analysis.graph.src)} | {analysis.step.iterations} "
         f"| {step} | {quality.sync_info.name.lower()} | {percent(quality.completeness, 1)} "
         f"| {percent(analysis.replay_error_ratio)} | {analysis.max_start_error_ns} ns "
-        f"| {percent(analysis.unexplained_ratio)} | {percent(analysis.unexplained_gpu_ratio)} | {percent(errors.median)} | {percent(errors.p95)} "
+        f"| {percent(analysis.unexplained_ratio)} "
+        f"| {percent(analysis.unexplained_gpu_ratio)} | {percent(errors.median)} | {percent(errors.p95)} "
         f"| {percent(errors.completion_median)} | {percent(errors.completion_p95)} |"
     )
 

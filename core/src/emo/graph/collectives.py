@@ -94,15 +94,21 @@ class _Entry:
     sequence: int
     bytes: int
     point_to_point: bool
-    pair: tuple[int, int] | None  # (sending rank, receiving rank), where an annotation tells
+    # (sending rank, receiving rank) and the place among the calls of that pair, where annotations tell
+    pair: tuple[int, int] | None
+    place: int
 
 
 # How PyTorch annotates point-to-point calls, seen from the rank that is traced.
 _SEND_OR_RECEIVE = re.compile(r"^nccl:(send|recv) (\d+)\s*(?:->|<-)\s*(\d+)$")
 
 
-def _pairs(trace: Trace, rows: I64) -> list[tuple[int, int] | None]:
-    """For point-to-point ops: who sends to whom, from the annotation around the launch."""
+def _pairs(trace: Trace, rows: I64) -> list[tuple[tuple[int, int] | None, int]]:
+    """For point-to-point ops: who sends to whom, and how many calls of that pair came before.
+
+    From the annotation around the launch. Annotations are counted, not ops: a profiler loses the first
+    kernels of a session, but not the calls.
+    """
     ops = trace.ops
     named: dict[int, tuple[int, int]] = {}
     for name_id, name in enumerate(trace.names):
@@ -111,18 +117,28 @@ def _pairs(trace: Trace, rows: I64) -> list[tuple[int, int] | None]:
             own, peer = int(found[2]), int(found[3])
             named[name_id] = (own, peer) if found[1] == "send" else (peer, own)
     if not named:
-        return [None] * len(rows)
+        return [(None, -1)] * len(rows)
     ranges = np.flatnonzero((ops.kind == Kind.ANNOTATION) & np.isin(ops.name_id, list(named)))
     calls = np.flatnonzero((ops.kind == Kind.CPU_CALL) & (ops.correlation >= 0))
     launch = row_of(ops.correlation[calls], calls, ops.correlation[rows])
-    result: list[tuple[int, int] | None] = []
+    place: dict[int, int] = {}
+    seen: Counter[tuple[int, int]] = Counter()
+    for row in ranges.tolist():  # in order of time
+        pair = named[int(ops.name_id[row])]
+        place[row] = seen[pair]
+        seen[pair] += 1
+    result: list[tuple[tuple[int, int] | None, int]] = []
     for call in launch.tolist():
         around = ranges[
             (ops.thread[ranges] == ops.thread[call])
             & (ops.start_ns[ranges] <= ops.start_ns[call])
             & (ops.end_ns[ranges] >= ops.start_ns[call])
         ]
-        result.append(named[int(ops.name_id[around[-1]])] if call >= 0 and len(around) else None)
+        if call >= 0 and len(around):
+            row = int(around[-1])
+            result.append((named[int(ops.name_id[row])], place[row]))
+        else:
+            result.append((None, -1))
     return result
 
 
@@ -136,6 +152,7 @@ def _entries(index: int, trace: Trace) -> list[_Entry]:
     pairs = iter(_pairs(trace, rows[point_to_point]))
     found = []
     for row, is_pair in zip(rows.tolist(), point_to_point.tolist(), strict=True):
+        pair, place = next(pairs) if is_pair else (None, -1)
         group_id = int(ops.collective_group[row])
         group = trace.groups[group_id] if 0 <= group_id < len(trace.groups) else None
         found.append(
@@ -148,7 +165,8 @@ def _entries(index: int, trace: Trace) -> list[_Entry]:
                 sequence=int(ops.collective_seq[row]),
                 bytes=int(ops.bytes[row]),
                 point_to_point=is_pair,
-                pair=next(pairs) if is_pair else None,
+                pair=pair,
+                place=place,
             )
         )
     return found
@@ -169,10 +187,10 @@ def match_collectives(traces: Sequence[Trace]) -> list[Match]:
     for index, trace in enumerate(traces):
         ordinal: Counter[tuple[object, ...]] = Counter()
         for entry in _entries(index, trace):
-            place: tuple[object, ...]
             if entry.pair is not None:
-                place = ("pair", entry.pair)
-            elif entry.group and (not entry.point_to_point or entry.group_size == 2):
+                by_key["pair", entry.pair, entry.place].append(entry)
+                continue
+            if entry.group and (not entry.point_to_point or entry.group_size == 2):
                 place = ("group", entry.group, entry.op)
                 if entry.sequence >= 0:
                     by_key[(*place, "sequence", entry.sequence)].append(entry)

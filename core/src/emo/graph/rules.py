@@ -13,6 +13,7 @@ import numpy as np
 
 from emo.graph.context import CLOCK_STEP_NS, Context, EdgeBlock, edges
 from emo.graph.model import NEVER, Bool, EdgeType
+from emo.graph.nodes import number_rows
 from emo.trace.classify import ApiClass
 from emo.trace.columns import distinct
 from emo.trace.model import I64, Kind
@@ -257,8 +258,9 @@ def event_waits_inferred(context: Context) -> list[EdgeBlock]:
     """EVENT_INFERRED: waits without records.
 
     The next op that the flow of control launches waits for the last op that was launched on
-    another stream before the wait. A (from stream, to stream) pattern is kept if no instance of
-    it contradicts the recorded times. Libraries also issue waits that mean something else in the
+    another stream before the wait; if it communicates, for the last that does not (what it sends
+    was computed). A (from stream, to stream) pattern is kept if no instance of it contradicts the
+    recorded times. Libraries also issue waits that mean something else in the
     same place (NCCL right after its launch), so a contradicted pattern is told apart further by
     the calls around it, and what is then never contradicted is kept.
     """
@@ -271,7 +273,13 @@ def event_waits_inferred(context: Context) -> list[EdgeBlock]:
     waits, target = waits[target >= 0], target[target >= 0]
     if len(waits) == 0:
         return []
-    source = _last_elsewhere(context, nodes.sequence[waits], nodes.stream[target], nodes.gpu[target])
+    sequence, stream, gpu = nodes.sequence[waits], nodes.stream[target], nodes.gpu[target]
+    communicates = np.isin(nodes.kind, (Kind.COLLECTIVE, Kind.P2P))
+    source = np.where(
+        communicates[target],
+        _last_elsewhere(context, sequence, stream, gpu, ~communicates),
+        _last_elsewhere(context, sequence, stream, gpu, context.on_gpu),
+    )
     known = source >= 0
     waits, source, target = waits[known], source[known], target[known]
     holds = nodes.end_ns[source] <= nodes.start_ns[target] + CLOCK_STEP_NS
@@ -280,9 +288,11 @@ def event_waits_inferred(context: Context) -> list[EdgeBlock]:
     keep = _never_violated(pair, holds)
     before, after = _neighbours(context, waits)
     current = launched.last_by_thread(nodes.thread[waits].astype(np.int64), nodes.sequence[waits])
-    current_stream = np.where(current >= 0, nodes.stream[np.maximum(current, 0)], -1) + 1
-    finer = ((((pair * streams + current_stream) * 32 + before) * 32 + after) << 12) + nodes.thread[waits]
-    finer = np.where(keep, -1 - pair, finer)
+    current_stream = np.where(current >= 0, nodes.stream[np.maximum(current, 0)], -1)
+    context_of_wait, _ = number_rows(
+        [pair, current_stream.astype(np.int64), before, after, nodes.thread[waits].astype(np.int64)]
+    )
+    finer = np.where(keep, -1 - pair, context_of_wait)
     keep |= _never_violated(finer, holds)
     kept = distinct(finer[keep])
     context.report.inferred_patterns_kept += len(kept)
@@ -304,18 +314,22 @@ def _neighbours(context: Context, calls: I64) -> tuple[I64, I64]:
     return before[calls], after[calls]
 
 
-def _last_elsewhere(context: Context, sequence: I64, stream: np.ndarray, gpu: np.ndarray) -> I64:
-    """Last op launched before ``sequence`` on the same GPU but another stream, or -1."""
+def _last_elsewhere(
+    context: Context, sequence: I64, stream: np.ndarray, gpu: np.ndarray, eligible: Bool
+) -> I64:
+    """Last eligible op launched before ``sequence`` on the same GPU but another stream, or -1."""
     nodes, launched = context.table.nodes, context.launched
     result = np.full(len(sequence), -1, np.int64)
     for device in distinct(gpu):
-        on_device = nodes.gpu[launched.ops] == device
+        on_device = (nodes.gpu[launched.ops] == device) & eligible[launched.ops]
         ops, at_sequence = launched.ops[on_device], launched.ops_sequence[on_device]
         streams = nodes.stream[ops]
         # index of the last op before each op that is on another stream than it
         change = np.r_[True, streams[1:] != streams[:-1]]
         run_start = np.maximum.accumulate(np.where(change, np.arange(len(ops)), 0))
         rows = np.flatnonzero(gpu == device)
+        if len(ops) == 0:
+            continue
         at = np.searchsorted(at_sequence, sequence[rows], side="left") - 1
         same = (at >= 0) & (streams[np.maximum(at, 0)] == stream[rows])
         at = np.where(same, run_start[np.maximum(at, 0)] - 1, at)
