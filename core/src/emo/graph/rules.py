@@ -208,22 +208,34 @@ def graph_order(context: Context) -> list[EdgeBlock]:
     ops = np.flatnonzero(is_graph)
     if len(ops) < 2:
         return []
-    src: list[int] = []
-    dst: list[int] = []
+    heads: list[I64] = []
+    tails: list[I64] = []
     ops = ops[np.lexsort((nodes.start_ns[ops], nodes.launch[ops]))]
     for replay in np.split(ops, np.flatnonzero(np.diff(nodes.launch[ops])) + 1):
-        if len(distinct(nodes.stream[replay])) < 2:
+        streams = distinct(nodes.stream[replay])
+        if len(streams) < 2:
             continue
-        by_end = replay[np.argsort(nodes.end_ns[replay], kind="stable")]
-        position = np.searchsorted(nodes.end_ns[by_end], nodes.start_ns[replay], side="right") - 1
-        for op, at in zip(replay.tolist(), position.tolist(), strict=True):
-            while at >= 0 and (nodes.stream[by_end[at]] == nodes.stream[op] or by_end[at] == op):
-                at -= 1
-            if at >= 0:
-                src.append(int(by_end[at]))
-                dst.append(op)
-    heads, tails = np.array(src, np.int64), np.array(dst, np.int64)
-    return [edges(EdgeType.GRAPH_ORDER, context.end_of(heads), context.start_of(tails))]
+        latest = np.full(len(replay), -1, np.int64)
+        latest_end = np.full(len(replay), NEVER, np.int64)
+        for stream in streams.tolist():
+            here = replay[nodes.stream[replay] == stream]
+            here = here[np.argsort(nodes.end_ns[here], kind="stable")]
+            at = np.searchsorted(nodes.end_ns[here], nodes.start_ns[replay], side="right") - 1
+            candidate = here[np.maximum(at, 0)]
+            later = (at >= 0) & (nodes.stream[replay] != stream) & (nodes.end_ns[candidate] > latest_end)
+            latest = np.where(later, candidate, latest)
+            latest_end = np.where(later, nodes.end_ns[candidate], latest_end)
+        heads.append(latest[latest >= 0])
+        tails.append(replay[latest >= 0])
+    if not heads:
+        return []
+    return [
+        edges(
+            EdgeType.GRAPH_ORDER,
+            context.end_of(np.concatenate(heads)),
+            context.start_of(np.concatenate(tails)),
+        )
+    ]
 
 
 def event_waits(context: Context) -> list[EdgeBlock]:

@@ -20,7 +20,7 @@ from itertools import pairwise
 import numpy as np
 
 from emo.trace.classify import LAUNCHING, ApiClass, NameClasses, classify_names
-from emo.trace.columns import distinct, lane_of, one_of, row_of
+from emo.trace.columns import lane_of, one_of, row_of, runs
 from emo.trace.model import API_KINDS, GPU_KINDS, I64, Iteration, Kind, Labels, Ops, Thread
 
 ENOUGH = 3
@@ -102,13 +102,9 @@ class _Marks:
 
     def rows_by_name(self, accept: Callable[[str], bool]) -> dict[str, I64]:
         """Rows of each accepted name, sorted by start."""
-        order = np.argsort(self.start_ns, kind="stable")
-        result = {}
-        for name_id in distinct(self.name_id):
-            name = self.names[name_id]
-            if accept(name):
-                result[name] = order[self.name_id[order] == name_id]
-        return result
+        order = np.lexsort((np.arange(len(self.start_ns)), self.start_ns, self.name_id))
+        groups = ((self.names[int(self.name_id[rows[0]])], rows) for rows in runs(order, self.name_id))
+        return {name: rows for name, rows in groups if accept(name)}
 
     def profiler_steps(self) -> list[Iteration]:
         """``ProfilerStep#N``: the range is the iteration."""
