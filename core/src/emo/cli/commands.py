@@ -90,7 +90,7 @@ def analyze_command(
         typer.Option(
             "--overlay",
             metavar="FILE.json.gz",
-            help="write the trace with critical path and slack, for ui.perfetto.dev",
+            help="write GPU ops, API calls, critical path and slack, for ui.perfetto.dev",
         ),
     ] = None,
     queue_depth: QueueDepth = DEFAULT_QUEUE_DEPTH,
