@@ -18,6 +18,7 @@ from emo.graph.build import DEFAULT_QUEUE_DEPTH, build_graph
 from emo.graph.critical import CriticalPath, critical_path
 from emo.graph.model import EdgeType, Graph
 from emo.graph.predict import (
+    IterationReplays,
     Prediction,
     PredictionErrors,
     predict_iterations,
@@ -138,8 +139,9 @@ def analyze_traces(
     report("predicting iterations from each other")
     with watch.stage("predict"):
         explained = replay(graph, unexplained=False)
-        predictions, skipped = predict_iterations(graph)
-        by_step = unexplained_by_iteration(graph)
+        replays = IterationReplays(graph)
+        predictions, skipped = predict_iterations(graph, replays)
+        by_step = unexplained_by_iteration(graph, replays)
     with watch.stage("slack"):
         slack = find_slack(graph, timeline)
         untraced = cpu_scale_vector(graph, 1.0 / ASSUMED_TRACING_FACTOR)

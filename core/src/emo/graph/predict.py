@@ -89,7 +89,7 @@ def summarize(predictions: list[Prediction], skipped: int) -> PredictionErrors:
     )
 
 
-def predict_iterations(graph: Graph) -> tuple[list[Prediction], int]:
+def predict_iterations(graph: Graph, replays: IterationReplays | None = None) -> tuple[list[Prediction], int]:
     """All ordered pairs of iterations that have a predecessor; returns (predictions, pairs skipped).
 
     Of more than ``MAX_ITERATIONS`` iterations, that many are taken, evenly spread.
@@ -97,7 +97,7 @@ def predict_iterations(graph: Graph) -> tuple[list[Prediction], int]:
     count = len(graph.iterations)
     if count < 4 or (graph.iterations.end_points < 0).any():
         return [], 0
-    cross = _Cross(graph)
+    cross = replays or IterationReplays(graph)
     predictions, skipped = [], 0
     chosen = _spread(count)
     for source in chosen:
@@ -113,7 +113,7 @@ def predict_iterations(graph: Graph) -> tuple[list[Prediction], int]:
     return predictions, skipped
 
 
-def unexplained_by_iteration(graph: Graph) -> dict[int, float]:
+def unexplained_by_iteration(graph: Graph, replays: IterationReplays | None = None) -> dict[int, float]:
     """|replay with nothing unexplained / recorded - 1| of the step time, per iteration.
 
     Each iteration is replayed by itself, begun where it really began, so the first one, whose past is
@@ -122,7 +122,7 @@ def unexplained_by_iteration(graph: Graph) -> dict[int, float]:
     count = len(graph.iterations)
     if count < 2 or (graph.iterations.end_points < 0).any():
         return {}
-    cross = _Cross(graph)
+    cross = replays or IterationReplays(graph)
     result = {}
     for iteration in _spread(count):
         own = cross.predict(cross.window(iteration), iteration, iteration)
@@ -146,7 +146,7 @@ class _Window:
     boundary: I64  # points outside that edges come from, sorted
 
 
-class _Cross:
+class IterationReplays:
     """Correspondences between the iterations of one graph, and replays of one as another."""
 
     def __init__(self, graph: Graph) -> None:
